@@ -8,6 +8,7 @@ BIN := .venv/bin
 TOOLS := .venv/tools
 INSTALLED := .venv/installed
 DEVELOPED := .venv/developed
+MORE := .venv/more
 QUANTIZES := .venv/quantizes
 # Its torch is another than the training engine's.
 COSMOS := .venv-cosmos-rl
@@ -16,13 +17,21 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 NAME := tao-finetune-cosmos-reason
 VERSION := $(shell sed -n 's/^skill_version: *//p' skill_info.yaml)
 # What users get: `make dist` packs it, evals/run.py installs it.
-SHIPPED := .claude-plugin CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SKILL.md docs references requirements-cosmos-rl.txt requirements-engine.txt requirements-quantize.txt requirements.txt schemas scripts skill_info.yaml
+SHIPPED := .claude-plugin CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SKILL.md docs references requirements-cosmos-rl.txt requirements-engine.txt requirements-quantize.txt requirements-s3.txt requirements-search.txt requirements-text.txt requirements.txt schemas scripts skill_info.yaml
 
-.PHONY: ci tools setup setup-cosmos-rl setup-quantize demo test test-promises test-integration check-release lint bench templates docs dist
+.PHONY: ci tools setup setup-cosmos-rl setup-quantize setup-s3 setup-search setup-text demo test test-promises test-integration check-release lint bench templates docs dist
 
-# Everything but training and evaluating on this machine.
+# The commands, without what only some of them need: a command that lacks it names the target.
 tools: $(TOOLS)
-	@echo 'ready without torch: put $(CURDIR)/.venv/bin first on PATH; make setup adds the training engine'
+	@echo 'ready: put $(CURDIR)/.venv/bin first on PATH; make setup adds the training engine and all below'
+
+# S3; hyperparameter search; BLEU and ROUGE.
+setup-s3 setup-search setup-text: setup-%: $(MORE)/%
+
+$(MORE)/s3 $(MORE)/search $(MORE)/text: $(MORE)/%: $(TOOLS) requirements-%.txt
+	@$(PIP) -r requirements-$*.txt
+	@mkdir -p $(MORE)
+	@touch $@
 
 setup: $(INSTALLED)
 	@echo 'ready: put $(CURDIR)/.venv/bin first on PATH'
@@ -40,6 +49,8 @@ $(TOOLS): requirements.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@# Compiled when it is first used: installing takes half the time.
 	@$(PIP) --no-compile -r requirements.txt
+	@printf '#!/bin/sh\nexec "%s/python" "%s/scripts/cosmos_reason/command.py" "$$@"\n' "$(CURDIR)/$(BIN)" "$(CURDIR)" > $(BIN)/cosmos-reason
+	@chmod +x $(BIN)/cosmos-reason
 	@touch $@
 
 $(INSTALLED): $(TOOLS) requirements-engine.txt

@@ -28,6 +28,7 @@ EXIT_CODES = (
     "3 the outside world failed\n"
 )
 WIDTH = 100  # of help texts
+program = ""  # of which this script is a subcommand
 MOST_NAMED = 15  # flags that a short help names without a word about them
 
 
@@ -375,7 +376,7 @@ def _prepare_to_print(outcome: Outcome) -> None:
     if outcome.exit_code:
         outcome.next = ()
     outcome.findings = [
-        replace(finding, fix=finding.fix.called_in(_scripts())) for finding in outcome.findings
+        replace(finding, fix=finding.fix.called(_call_in_fix)) for finding in outcome.findings
     ]
 
 
@@ -433,12 +434,12 @@ def without_said(
 
 def pasteable(text: str) -> str:
     """A text with the scripts in it called the way this one was."""
-    return Fix(command=text).called_in(_scripts()).command
+    return Fix(command=text).called(_call_in_fix).command
 
 
 def suggested(words: tuple[str, ...]) -> str:
     """The command line, with the script called the way this one was."""
-    return shlex.join([_beside(words[0]), *map(str, words[1:])])
+    return shlex.join([*_call(words[0]), *map(str, words[1:])])
 
 
 def without(words: list[str], switch: str, flag: str) -> list[str]:
@@ -452,24 +453,33 @@ def without(words: list[str], switch: str, flag: str) -> list[str]:
     return kept
 
 
-def _beside(name: str) -> str:
-    return os.path.join(os.path.dirname(sys.argv[0]) or ".", name)
+def _call(script: str) -> list[str]:
+    """The words that call a script the way this one was called: a subcommand, or its path."""
+    if program:
+        return [program, script.removesuffix(".py").replace("_", "-")]
+    return [os.path.join(os.path.dirname(sys.argv[0]) or ".", script)]
 
 
-def _scripts() -> str:
-    """The folder of the scripts, as it was written to call this one."""
+def _call_in_fix(script: str) -> list[str]:
+    """The same for a command of a fix, where this process may be none of the scripts."""
     folder = os.path.dirname(sys.argv[0]) or "."
-    return folder if os.path.isfile(os.path.join(folder, "build_spec.py")) else "scripts"
+    if program or os.path.isfile(os.path.join(folder, "build_spec.py")):
+        return _call(script)
+    return [os.path.join("scripts", script)]
 
 
 def _not_installed(missing: ModuleNotFoundError) -> f.Finding:
     if not missing.name or missing.name.startswith("cosmos_reason"):
         raise missing  # a defect of ours
     message = f"got no package {missing.name!r} in {sys.executable}"
-    engine = (bundle.ROOT / bundle.ENGINE_PACKAGES).read_text(encoding="utf-8")
     if not (bundle.ROOT / "Makefile").is_file():  # the copy that a container has
         message += f"; expected an image that has what {bundle.ENGINE_PACKAGES} names"
         return f.error("PACKAGE-MISSING", missing.name, message)
-    target = "setup" if f"\n{missing.name}==" in engine else "tools"
-    command = shlex.join(["make", "-C", str(bundle.ROOT), target])
+    environment = bundle.ROOT / ".venv"
+    has_it = next(environment.glob(f"lib/python3*/site-packages/{missing.name}"), None)
+    if has_it and Path(sys.prefix).resolve() != environment.resolve():
+        path = shlex.quote(f"{environment}/bin")
+        message += f"; {environment} has it, and its bin is not first on PATH"
+        return f.error("PACKAGE-MISSING", missing.name, message, f'export PATH={path}:"$PATH"')
+    command = shlex.join(["make", "-C", str(bundle.ROOT), bundle.target_of(missing.name)])
     return f.error("PACKAGE-MISSING", missing.name, message, command)

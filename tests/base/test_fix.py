@@ -58,7 +58,7 @@ def test_scripts_of_a_command_are_called_where_they_are():
         command="scripts/check_dataset.py ROOT, then x/scripts/other.py",
         flags={"-o": "scripts/a.py"},
     )
-    assert str(fix.called_in("/my skill/scripts")) == (
+    assert str(fix.called(lambda name: [f"/my skill/scripts/{name}"])) == (
         "'/my skill/scripts/check_dataset.py' ROOT, then x/scripts/other.py -o scripts/a.py"
     )
 

@@ -16,6 +16,15 @@ ACTIONS = ("train", "grpo", "evaluate", "inference", "quantize")
 WANDB = "wandb==0.31.0"  # what the embedded engine reports to Weights & Biases with
 ENGINES = ("tao", "cosmos-rl", "transformers")
 ENGINE_PACKAGES = "requirements-engine.txt"
+# A module that the lean environment lacks -> what `make` sets up to have it.
+TARGETS = {
+    "boto3": "setup-s3",
+    "botocore": "setup-s3",
+    "optuna": "setup-search",
+    "sacrebleu": "setup-text",
+    "rouge_score": "setup-text",
+    "llmcompressor": "setup-quantize",
+}
 
 
 @functools.cache
@@ -63,6 +72,12 @@ def restoring(path: Path) -> str:
     if (ROOT / ".git").exists():
         return shlex.join(["git", "-C", str(ROOT), "checkout", "--", str(path.relative_to(ROOT))])
     return "install the skill again"
+
+
+def target_of(module: str) -> str:
+    """Return the target of `make` that installs a module."""
+    engine = (ROOT / ENGINE_PACKAGES).read_text(encoding="utf-8")
+    return TARGETS.get(module) or ("setup" if f"\n{module}==" in engine else "tools")
 
 
 def template_path(action: str) -> Path:

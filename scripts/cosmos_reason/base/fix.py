@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 SHORT = 60  # characters
@@ -49,13 +48,10 @@ class Fix:
             self, changes={**self.changes, **other.changes}, flags={**self.flags, **other.flags}
         )
 
-    def called_in(self, folder: str) -> Fix:
-        """The fix with the scripts of its command called in `folder`."""
-
-        def path(script: re.Match) -> str:
-            return shlex.quote(os.path.join(folder, script[1]))
-
-        return replace(self, command=SCRIPT.sub(path, self.command))
+    def called(self, how: Callable[[str], list[str]]) -> Fix:
+        """The fix with each script of its command called by the words that `how` has for it."""
+        command = SCRIPT.sub(lambda script: shlex.join(how(script[1])), self.command)
+        return replace(self, command=command)
 
 
 def as_fix(fix: Fix | str) -> Fix:
