@@ -20,10 +20,12 @@ examples:
 import argparse
 import collections
 import dataclasses
+import math
 import re
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +102,20 @@ def parser() -> cli.Parser:
     verb_of_a_job(logs, "the end of what a job printed").add_argument(
         "--lines", type=count, default=50, help="how many lines (default: 50; 0: all at hand)"
     )
-    verb_of_a_job(
+    watched = verb_of_a_job(
         watch_, "follow a job to its end; ctrl-C leaves the job alone; exit code 3 when it failed"
-    ).add_argument(
+    )
+    watched.add_argument(
         "--every", type=seconds, default=5, help="seconds between lines (default: 5; 0: all)"
+    )
+    watched.add_argument(
+        "--html", type=cli.local, metavar="FILE", help="a page that renews itself: curves, ETA, log"
+    )
+    watched.add_argument(
+        "--tensorboard", type=cli.local, metavar="DIR", help="its numbers, for TensorBoard"
+    )
+    verb_of_a_job(report, "write a page about a job as it is now").add_argument(
+        "-o", "--output", type=cli.local, metavar="FILE", help="default: JOB/report.html"
     )
     verb_of_a_job(cancel, "end a running job").add_argument(
         "--grace", type=seconds, default=30, help="seconds from SIGTERM to SIGKILL (default: 30)"
@@ -338,8 +350,9 @@ def logs(args: argparse.Namespace) -> cli.Outcome:
 def watch_(args: argparse.Namespace) -> cli.Outcome:
     from cosmos_reason.jobs import watch
 
+    place = folder(args)
     try:
-        job = watch.show(folder(args), args.json, args.every)
+        job = watch.show(recorded(args, watch.follow(place)), place, args.json, args.every)
     except KeyboardInterrupt:
         say(f"{args.job_id} goes on without being watched")
         raise
@@ -352,6 +365,36 @@ def watch_(args: argparse.Namespace) -> cli.Outcome:
     ending = error("JOB-NOT-COMPLETE", args.job_id, message, fix, job=job.to_json())
     causes = [Finding(**finding) for finding in job.diagnosis]
     raise Failure([ending, *causes], EXIT_OUTSIDE)
+
+
+def recorded(args: argparse.Namespace, moments: Iterator) -> Iterator:
+    """Yield what a watch sees, and keep it as --html and --tensorboard ask."""
+    from cosmos_reason.jobs import page, tensorboard
+
+    events = None
+    written_at = -math.inf
+    for job, lines in moments:
+        if args.tensorboard and events is None:
+            began = jobs.seconds(job.created_at)
+            name = f"events.out.tfevents.{began:.0f}.{job.job_id}"
+            events = tensorboard.Events(args.tensorboard / name, began)
+        for line in lines if events else ():
+            events.add(line)
+        if args.html and (job.has_ended or time.monotonic() - written_at >= args.every):
+            page.write(job, args.html, args.every or 1)
+            written_at = time.monotonic()
+        yield job, lines
+    if events:
+        events.close()
+
+
+def report(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import page, platforms
+
+    job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
+    path = args.output or job.folder / "report.html"
+    page.write(job, path)
+    return cli.Outcome({"report": str(path), "state": job.state}, [], str(path), next_command(job))
 
 
 def cancel(args: argparse.Namespace) -> cli.Outcome:

@@ -52,18 +52,24 @@ def main() -> None:
         sys.argv = [str(script), *words]
         runpy.run_path(str(script), run_name="__main__")
     elif name == "complete":
-        print("\n".join(completions(words or [""])))
+        write("\n".join(completions(words or [""])))
     elif name == "completion" and words in (["bash"], ["zsh"]):
-        print({"bash": BASH, "zsh": ZSH}[words[0]], end="")
+        write({"bash": BASH, "zsh": ZSH}[words[0]].rstrip())
     elif name in ("-h", "--help"):
-        print(usage(known))
+        write(usage(known))
     else:
         from cosmos_reason.base import findings
 
         hint = findings.did_you_mean(name, known)
         text = f"{PROGRAM}: error: got {name}, expected a subcommand or completion bash|zsh.{hint}"
-        print(findings.printable(text), file=sys.stderr)
+        findings.say(text)
         sys.exit(findings.EXIT_BAD_INPUT)
+
+
+def write(text: str) -> None:
+    from cosmos_reason.base import findings
+
+    print(findings.printable(text))
 
 
 def usage(known: dict[str, Path]) -> str:

@@ -111,6 +111,8 @@ def run(
     broken = None
     with contextlib.closing(log):
         try:
+            if missing:  # how many there are is known before the first answer
+                log.write({"step": before + done, "total_steps": total})
             for batch in answers(who, missing, spec["generation"]["max_retries"]):
                 saved.add(batch)
                 failed -= sum(answer.error is None for answer in batch)

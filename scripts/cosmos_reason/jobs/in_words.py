@@ -80,7 +80,7 @@ def _gpus_in_words(resources: dict) -> str:
     return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "no GPU"
 
 
-def _history(job: Job) -> list[str]:
+def history(job: Job) -> list[str]:
     """Return the earlier attempts of a retried job, and how far each came."""
     lines = []
     for attempt in attempts(job)[:-1]:
@@ -111,7 +111,7 @@ def of_job(job: Job) -> str:
     lines.append(f"  {', '.join(f'{name} {told}' for name, told in times if told)}")
     if job.reason:
         lines.append(f"  {job.reason}")
-    lines += [f"  {line}" for line in _history(job)]
+    lines += [f"  {line}" for line in history(job)]
     for finding in job.diagnosis:
         lines.append(f"  cause: {finding['message']}")
         if finding["fix"]:

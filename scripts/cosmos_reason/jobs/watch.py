@@ -68,20 +68,23 @@ def _unanswered(folder: Path, failure: Failure, answered_at: float | None) -> Jo
     return Job.from_json(folder, finding.data["job"])
 
 
-def show(folder: Path, as_json: bool, every: float) -> Job:
-    """Show the job until its end and return its last record; at most one progress line per `every`
-    seconds."""
+Moments = Iterator[tuple[Job, list[dict]]]
+
+
+def show(moments: Moments, folder: Path, as_json: bool, every: float) -> Job:
+    """Show the job until its end, as `follow` tells it, and return its last record; at most one
+    progress line per `every` seconds."""
     if sys.stderr.isatty() and not as_json:
-        return _as_bar(folder)
-    return _as_lines(folder, as_json, every)
+        return _as_bar(moments, folder)
+    return _as_lines(moments, folder, as_json, every)
 
 
-def _as_lines(folder: Path, as_json: bool, every: float) -> Job:
+def _as_lines(moments: Moments, folder: Path, as_json: bool, every: float) -> Job:
     last_shown = ("", "")
     first: dict = {}  # the first metrics line that was seen
     latest: dict = {}  # the newest value of every metric
     shown_at = 0.0
-    for job, lines in follow(folder):
+    for job, lines in moments:
         if not job.has_ended and (job.state, job.reason) != last_shown:
             last_shown = (job.state, job.reason)
             _say_state(job, as_json)
@@ -117,11 +120,11 @@ def _say(text: str, event: dict, as_json: bool) -> None:
         findings.say(text)
 
 
-def _as_bar(folder: Path) -> Job:
+def _as_bar(moments: Moments, folder: Path) -> Job:
     from tqdm import tqdm
 
     with tqdm(desc=folder.name, unit=progress.unit(folder), dynamic_ncols=True) as bar:
-        for job, lines in follow(folder):
+        for job, lines in moments:
             for line in lines:
                 step = line.get("step", bar.n)
                 if bar.total is None and "total_steps" in line:

@@ -86,6 +86,13 @@ def check(record: Record, data: Buffer) -> None:
         raise _damaged(record.shard, record.begin, "other data than their checksum tells")
 
 
+def framed(data: bytes) -> bytes:
+    """Return a record as it stands in a file, with its length and checksums."""
+    length = struct.pack("<Q", len(data))
+    checksums = [CHECKSUM.pack(_checksum(part)) for part in (length, data)]
+    return length + checksums[0] + data + checksums[1]
+
+
 def _checksum(data: bytes) -> int:
     import google_crc32c
 
