@@ -132,6 +132,18 @@ def parser() -> cli.Parser:
         help="s3://BUCKET/PREFIX; the job's id is added to it (default: what its training could "
         "not send, to where its spec says)",
     )
+    adopted = verb(adopt, "record a run that was started elsewhere from a folder of plan --output")
+    adopted.add_argument(
+        "folder", type=cli.local, metavar="FOLDER", help="with its results (docker: jobs/ID)"
+    )
+    adopted.add_argument(
+        "--site", type=cli.local, metavar="FILE", help="whose paths are those of its inputs here"
+    )
+    adopted.add_argument(
+        "--stopped",
+        action="store_true",
+        help="it has ended without noting so, as when it is killed",
+    )
     verb(list_, "the newest jobs").add_argument(
         "--last", type=count, default=LISTED, help=f"how many (default: {LISTED}; 0: all)"
     )
@@ -296,6 +308,15 @@ def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
     if has_errors(found):
         return cli.Outcome(job.to_json() if job else {}, found)
     return cli.Outcome(job.to_json(), found, job.job_id, jobs.words("watch", job.folder))
+
+
+def adopt(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.base import site
+    from cosmos_reason.jobs import adoption
+
+    place = site.read(args.site) if args.site else None
+    job, found = adoption.adopt(args.folder, jobs.root(args.jobs_dir), place, args.stopped)
+    return described(job, job.to_json(), found)
 
 
 # -- one job -----------------------------------------------------------------------------------

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Runs the program of a pod, and keeps what it prints in the job's folder as well as where it was
-printed to: keep_log.py FOLDER PROGRAM [ARGUMENT]...
+printed to: keep_log.py FOLDER [--begins ACTION] PROGRAM [ARGUMENT]...
 
 A cluster forgets the log of a pod with the pod, and before that all but its last megabytes. The log
-of pod 0 is log.txt, that of pod N is node-N.log. Exit code and signals are the program's. Rendered
-and mounted by launch_job; never run on a real cluster.
+of pod 0 is log.txt, that of pod N is node-N.log. Exit code and signals are the program's. With
+--begins, of a launch that nobody follows, the folder also keeps the id of the run, its start and
+its end (run.id, run.started, run.exit; node-N.exit), and runs once. Rendered and mounted by
+launch_job; never run on a real cluster.
 """
 
+import binascii
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 NOT_FOUND = 127  # as a shell says it
@@ -68,9 +72,41 @@ def run(words, log):
     return code if code >= 0 else 128 - code
 
 
+def note(folder, name, text):
+    """Write a note of the run, whole or not at all."""
+    path = os.path.join(folder, name)
+    with open(path + ".part", "w") as handle:
+        handle.write(text + "\n")
+    os.replace(path + ".part", path)
+
+
+def begin(folder, action, index):
+    """Give the run its id, and make the folders that git does not keep; a second run ends here."""
+    first = "run.id" if index == "0" else f"node-{index}.exit"
+    if os.path.exists(os.path.join(folder, first)):
+        sys.exit(f"it ran in {folder} already: see log.txt")
+    for value in os.environ.values():
+        if value.startswith(os.path.join(folder, "home")):
+            os.makedirs(value, exist_ok=True)
+    if index == "0":
+        when = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        job_id = f"{action}-{when}-{binascii.hexlify(os.urandom(3)).decode()}"
+        os.environ["COSMOS_REASON_JOB_ID"] = job_id
+        note(folder, "run.id", job_id)
+        note(folder, "run.started", str(int(time.time())))
+
+
 if __name__ == "__main__":
+    job, words = sys.argv[1], sys.argv[2:]
     index = os.environ.get("JOB_COMPLETION_INDEX", "0")
-    name = "log.txt" if index == "0" else f"node-{index}.log"
-    code = run(sys.argv[2:], Log(os.path.join(sys.argv[1], name)))
+    is_noted = words[0] == "--begins"
+    if is_noted:
+        begin(job, words[1], index)
+        words = words[2:]
+    code = run(words, Log(os.path.join(job, "log.txt" if index == "0" else f"node-{index}.log")))
+    if is_noted:
+        note(
+            job, "run.exit" if index == "0" else f"node-{index}.exit", f"{code} {int(time.time())}"
+        )
     sys.stdout.flush()
     os._exit(code)  # what still prints is not waited for

@@ -78,9 +78,9 @@ def test_the_container_sees_what_the_plan_says(site):
     assert read["train"]["output_dir"] == "/job/results"
     assert (folder / "home" / ".cache").is_dir()
     script = (plan / "run.sh").read_text()
-    assert "$" not in json.dumps(read) and "JOB_ID" not in script.replace(
-        '"TAO_API_JOB_ID=$id"', ""
-    )
+    for name in ("TAO_API_JOB_ID", "COSMOS_REASON_JOB_ID"):
+        script = script.replace(f'"{name}=$id"', "")
+    assert "$" not in json.dumps(read) and "JOB_ID" not in script
     assert f"TAO_API_JOB_ID={folder.name}" in words
 
 

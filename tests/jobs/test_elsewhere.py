@@ -135,7 +135,8 @@ def test_sbatch_takes_the_file_alone(place):
 
 
 def test_the_batch_script_is_the_one_that_submit_writes(place):
-    """But for the head with flags and program, and the file with secrets that submit removes."""
+    """But for the head with flags and program, the file with secrets that submit removes, and the
+    id that a rendered run gets when it starts."""
     from cosmos_reason.jobs import launch
     from cosmos_reason.jobs.platforms import slurm
     from cosmos_reason.jobs.platforms.slurm import script
@@ -151,7 +152,7 @@ def test_the_batch_script_is_the_one_that_submit_writes(place):
     slurm.write(folder, job, asked.spec)
     submitted = (folder / script.BATCH).read_text()
 
-    paths = ("environment", "until look", "look say -", "folder=", "end=")
+    paths = ("environment", "until look", "look say -", "folder=", "end=", "run.id")
 
     def body(text):
         lines = text[text.index("trap : TERM") :].splitlines()
@@ -177,7 +178,7 @@ def test_a_local_rendering_runs_and_notes_its_end(place):
     while not ((out / "run.exit").exists() and (out / "run.exit").read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert (out / "run.exit").read_text() == "3\n"
+    assert (out / "run.exit").read_text().split()[0] == "3"
     assert (out / "log.txt").read_text().startswith(f"1 {out}/skill/scripts/run_with_transformers")
     again = subprocess.run(["bash", str(out / "run.sh")], env=environment, capture_output=True)
     assert again.returncode == 2, "a folder is one run"
@@ -239,3 +240,41 @@ def test_a_spec_is_built_for_paths_of_the_site(place):
     ids = {one["id"] for one in printed["findings"]}
     assert code == 0 and "SPEC-PATH-NOT-HERE" not in ids, printed["findings"]
     assert "SPEC-DATA-MISSING" not in ids and "SPEC-MODEL-OMNI" not in ids
+
+
+def test_the_name_of_a_folder_has_to_name_a_job_of_kubernetes(place):
+    code, printed = render(place, "kubernetes", "My_Run")
+    (refused,) = [one for one in printed["findings"] if one["id"] == "JOB-K8S-NAME"]
+    assert code == 1 and refused["fix"].endswith("my-run")
+    assert render(place, "kubernetes", "my-run")[0] == 0
+    assert render(place, "slurm", "My_Run")[0] == 0, "others have no such names"
+
+
+def test_pods_run_the_skill_where_the_site_has_it(place):
+    code, printed = render(place, "kubernetes", "out", skill_dir=f"{THERE}/skill")
+    assert code == 0, printed["findings"]
+    text = (place.root / "out" / START["kubernetes"]).read_text()
+    assert f"{THERE}/skill/scripts/in_container/keep_log.py" in text
+    assert f"{THERE}/skill/scripts/run_with_transformers.py" in text
+    assert f"{THERE}/out/skill" not in text and not (place.root / "out" / "skill").exists()
+
+
+def test_a_batch_script_runs_once_unless_slurm_begins_it_anew(place):
+    """What stands before the program, without SLURM; `note` and what follows is the cluster's."""
+    same = {str(place.root): str(place.root)}
+    render(place, "slurm", "out", "--requeue", paths=same, image="example.com/own:1")
+    out = place.root / "out"
+    text = (out / "job.sbatch").read_text()
+    assert "#SBATCH --requeue" in text and 'rm -f "$job/slurm.ended" "$job"/node.*.exit' in text
+    subprocess.run(["rm", "-r", str(out / "home")], check=True)  # git keeps no empty folders
+    head = text[: text.index("\nset -- ")]
+
+    def begun(**variables):
+        environment = {"PATH": os.environ["PATH"]} | variables
+        done = subprocess.run(["bash", "-c", head], env=environment, capture_output=True)
+        return done.returncode, (out / "run.id").read_text()
+
+    code, job_id = begun()
+    assert code == 0 and job_id.startswith("train-") and (out / "home/.cache/hf_home").is_dir()
+    assert begun()[0] == 2
+    assert begun(SLURM_RESTART_COUNT="1") == (0, job_id)

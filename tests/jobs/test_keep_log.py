@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cosmos_reason.base import bundle
+from cosmos_reason.base import bundle, job_folder
 
 KEEP_LOG = bundle.ROOT / "scripts/in_container/keep_log.py"
 
@@ -79,3 +79,20 @@ def test_a_child_that_goes_on_printing_is_not_waited_for(tmp_path):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_run_that_nobody_follows_notes_its_id_start_and_end(tmp_path):
+    home = tmp_path / "home" / "cache"
+    script = 'echo "$COSMOS_REASON_JOB_ID"; exit 4'
+    asked = ["--begins", "train", "sh", "-c", script]
+    done = kept(tmp_path, *asked, HOME=str(home))
+    job_id = (tmp_path / "run.id").read_text().strip()
+    assert done.returncode == 4 and done.stdout.decode().strip() == job_id
+    assert job_folder.ID.fullmatch(job_id) and home.is_dir()
+    assert (tmp_path / "run.started").read_text().strip().isdecimal()
+    assert (tmp_path / "run.exit").read_text().split()[0] == "4"
+    again = kept(tmp_path, *asked)
+    assert again.returncode == 1 and b"already" in again.stderr
+    assert kept(tmp_path, *asked, JOB_COMPLETION_INDEX="1").returncode == 4, "another pod"
+    assert (tmp_path / "node-1.exit").read_text().split()[0] == "4"
+    assert (tmp_path / "run.id").read_text().strip() == job_id

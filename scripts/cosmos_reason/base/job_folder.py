@@ -19,11 +19,19 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure, bad_input
 
 RECORD = "job.json"
+MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job
 RESULTS = "results"  # in the folder of a job: its outputs, unless the spec names others
 ID = re.compile(rf"({'|'.join(bundle.ACTIONS)})-\d{{8}}-\d{{6}}-[0-9a-f]{{6}}")
 MOST_ABOVE = 6  # folders between a file of a job and the job: results/RUN/safetensors/STEP/FILE
 # Of a record, what holds paths; the command stays what ran.
 HOLD_PATHS = ("spec", "working_dir", "inputs", "outputs", "options", "evidence")
+
+
+def id_of(folder: Path) -> str:
+    """Return the id of the job that this process works for in `folder`: a rendered launch gets its
+    id when it starts, in a folder of any name; else the folder has the name of its job."""
+    named = os.environ.get(MARK, "")
+    return named if ID.fullmatch(named) else folder.name
 
 
 @dataclass(frozen=True)

@@ -407,7 +407,7 @@ def finished(resume: Path, total_steps: int | None = None) -> Path | None:
 
 def mark_run(run: Path, job: Path) -> None:
     """Say in a run folder that the job in the folder `job` writes it."""
-    files.write_text(run / RUN_MARK, f"{job.name}\n")
+    files.write_text(run / RUN_MARK, f"{job_folder.id_of(job)}\n")
 
 
 def run_marked_by(run: Path) -> str | None:

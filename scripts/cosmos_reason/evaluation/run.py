@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.answers import final_answer
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import files, findings, job_folder
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.data.samples import Question
@@ -89,7 +89,7 @@ def run(
         raise findings.bad_input("ENGINE-NO-OUTPUT", "results_dir", "it is empty", fix)
     asked = questions.read(spec["dataset"], spec["evaluation"]["limit"])
     mine = asked[shard.index :: shard.count]
-    job_id = job_dir.name if job_dir else None
+    job_id = job_folder.id_of(job_dir) if job_dir else None
 
     # Finished results count where the spec wants it, or where this job wrote them before something
     # ended it.

@@ -8,11 +8,14 @@ is the job's, at the path that it will have there."""
 from __future__ import annotations
 
 import csv
+import hashlib
+import re
 import shlex
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import Site
 from cosmos_reason.jobs import containers, reward_files
 from cosmos_reason.jobs import record as jobs
@@ -23,26 +26,33 @@ from cosmos_reason.spec import document
 
 JOB = Path("/job")  # where the container has the job's folder, whatever its name is outside
 SKILL = "skill"  # the folder with the programs
+KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Job, less a pod's number
 RUN = """#!/usr/bin/env bash
 # {title}: starts the job in a container, with spec.toml beside this file.
 # Each run has an id and a folder of its own below ./jobs (or ${jobs_variable}).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
-id={action}-$(date -u +%Y%m%d-%H%M%S)-$(od -An -N3 -tx1 /dev/urandom | tr -d ' \\n')
+id={new_id}
 user={user}
 
 for path in {inputs}; do
   [ -e "$path" ] || {{ echo "got no $path on this machine, expected it there" >&2; exit 2; }}
 done
 docker image inspect {image} >/dev/null 2>&1 || docker pull {image}
-jobs=${{{jobs_variable}:-jobs}}
+{empty}jobs=${{{jobs_variable}:-jobs}}
 mkdir -p "$jobs"
 job=$(cd "$jobs" && pwd -P)/$id
 mkdir -p {folders}
 grep -v '^#:schema ' "$here/{spec}" >"$job/{container_spec}"
+cp "$here/launch.json" "$job/"
+echo "$id" >"$job/run.id"
 
 {command}
-echo "job $id is in $job; follow it with: docker logs -f $id"
+date +%s >"$job/run.started"
+nohup setsid sh -c 'docker logs -f "$1" >"$2/log.txt" 2>&1
+code=$(docker wait "$1") && echo "$code $(date +%s)" >"$2/run.exit"' sh "$id" "$job" \\
+  </dev/null >/dev/null 2>&1 &
+echo "job $id is in $job; follow it with: tail -f $job/log.txt"
 """
 LOCAL = """#!/usr/bin/env bash
 # {title}: runs the job in this folder, in the background.
@@ -51,21 +61,26 @@ cd "$(dirname "$0")"
 if [ "$(pwd -P)" != "$(realpath -m {folder})" ]; then
   echo "expected this folder at "{folder} >&2; exit 2
 fi
-[ ! -e {started} ] || {{ echo "it ran here already: see log.txt" >&2; exit 2; }}
+[ ! -e run.id ] || {{ echo "it ran here already: see log.txt" >&2; exit 2; }}
 for path in {inputs}; do
   [ -e "$path" ] || {{ echo "got no $path on this machine, expected it there" >&2; exit 2; }}
 done
-mkdir -p {outputs}
-{exports}date +%s >{started}
-nohup setsid sh -c '"$@" >>log.txt 2>&1; echo $? >{exit_code}' sh \\
+{empty}mkdir -p {outputs}
+{exports}export {mark}={new_id}
+echo "${mark}" >run.id
+date +%s >run.started
+nohup setsid sh -c '"$@" >>log.txt 2>&1; echo "$? $(date +%s)" >run.exit' sh \\
   {command} </dev/null >/dev/null 2>&1 &
 echo "started; follow it with: tail -f {folder}/log.txt"
 """
 SBATCH = """#!/bin/bash
 {directives}
 # {title}. `sbatch job.sbatch` in this folder starts it; secrets are those of the submitting shell.
-if [ -e {folder}/{started} ]; then echo "it ran here already: see log.txt" >&2; exit 2; fi
-mkdir -p {outputs}
+if [ -z "$SLURM_RESTART_COUNT" ]; then  # else SLURM begins it anew, which --requeue allows
+  [ ! -e {folder}/run.id ] || {{ echo "it ran here already: see log.txt" >&2; exit 2; }}
+  {empty}mkdir -p {folders}
+  echo {new_id} >{folder}/run.id
+fi
 set -- {program}
 """
 SUBMIT = """#!/bin/sh
@@ -78,12 +93,23 @@ Rendered by launch_job.py plan, and not run there yet.{place}
 
 - start: `{start}`
 - watch: `{watch}`
-- bring results back: `{back}`
+- when it has ended: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`
+- go on here (score, select, retry): `scripts/launch_job.py adopt {back}`
 
 Expected there:
 {expected}
 """
-STARTED, EXIT_CODE = "run.started", "run.exit"
+LAUNCH = "launch.json"
+# A run notes its id, start and end in run.id, run.started and run.exit (slurm.* on SLURM), which
+# `adoption` reads.
+NEW_ID = "{action}-$(date -u +%Y%m%d-%H%M%S)-$(od -An -N3 -tx1 /dev/urandom | tr -d ' \\n')"
+# Results of another run in an output folder would be taken for those of this one.
+EMPTY = """for path in {outside}; do
+  [ -z "$(ls -A "$path" 2>/dev/null)" ] || {{
+    echo "got files in $path, expected a new output folder" >&2; exit 2
+  }}
+done
+"""
 
 
 def write(
@@ -104,13 +130,32 @@ def write(
         {"docker": _docker, "local": _local, "slurm": _slurm, "kubernetes": _kubernetes}[
             job.platform
         ](work, job, spec, host_user, title, skill_dir)
-        record = job.to_json() | {"site": site.name if site else None}
-        files.write_json(work / "launch.json", record)
+        # `table` is the spec with the paths of the place, before an image's own form of it.
+        record = job.to_json() | {"site": site.name if site else None, "table": spec}
+        record["spec"]["read_sha256"] = read_sha256(work)
+        files.write_json(work / LAUNCH, record)
         page = _readme(work, job, site, output, title)
         if found:
             page += "\nKnown when it was rendered:\n"
             page += "".join(f"- {one.severity}: {one.where}: {one.message}\n" for one in found)
         files.write_text(work / "README.md", findings.printable(page))
+
+
+def read_sha256(folder: Path) -> str:
+    """Return the hash of the spec that the program reads in a rendered folder, or in one that it
+    ran in, without the line that names a schema: run.sh takes that away."""
+    named = [folder / name for name in (jobs.CONTAINER_SPEC, jobs.SPEC)]
+    lines = next(path for path in named if path.is_file()).read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith(b"#:schema ")]
+    return hashlib.sha256(b"".join(kept)).hexdigest()
+
+
+def _started(job: Job) -> dict[str, str]:
+    """Return what the scripts of every platform say of a run: its id, and that its outputs are
+    new."""
+    outside = [path for path in job.outputs.values() if job.folder not in Path(path).parents]
+    empty = EMPTY.format(outside=" ".join(map(shlex.quote, outside))) if outside else ""
+    return {"new_id": NEW_ID.format(action=job.action), "empty": empty, "mark": MARK}
 
 
 def _inputs(job: Job, spec: dict) -> list[str]:
@@ -126,9 +171,10 @@ def _readme(work: Path, job: Job, site: Site | None, output: Path, title: str) -
     name = output.name
     there = "HOST:" + (name if job.platform == "docker" else str(job.folder))
     start, watch = f"bash {name}/run.sh", f"tail -f {job.folder}/log.txt"
+    ran, back = there, f"back/{name}"
     if job.platform == "docker":
-        watch = "docker logs -f ID"
-        there = "HOST:jobs/ID"
+        watch = "tail -f jobs/ID/log.txt"
+        ran, back = "HOST:jobs/ID", "jobs/ID"
     elif job.platform == "slurm":
         start, watch = f"bash {name}/submit.sh", f"squeue --me; tail -f {job.folder}/log.txt"
     elif job.platform == "kubernetes":
@@ -161,7 +207,8 @@ def _readme(work: Path, job: Job, site: Site | None, output: Path, title: str) -
         place=place,
         start=start,
         watch=watch,
-        back=f"rsync -a {there}/ jobs/ID/",
+        ran=ran,
+        back=back,
         expected="\n".join(lines),
     )
 
@@ -175,12 +222,11 @@ def _local(
     text = LOCAL.format(
         title=title,
         folder=shlex.quote(str(job.folder)),
-        started=STARTED,
-        exit_code=EXIT_CODE,
         inputs=" ".join(map(shlex.quote, _inputs(job, spec))),
         outputs=" ".join(map(shlex.quote, job.outputs.values())),
         exports="".join(exports),
         command=shlex.join(job.command),
+        **_started(job),
     )
     files.write_text(work / "run.sh", text)
     (work / "run.sh").chmod(0o755)
@@ -201,8 +247,8 @@ def _slurm(
         title=title,
         directives="\n".join(f"#SBATCH {shlex.quote(flag)}" for flag in flags),
         folder=shlex.quote(str(job.folder)),
-        started=script.STARTED,
-        outputs=" ".join(map(shlex.quote, job.outputs.values())),
+        folders=" ".join(map(shlex.quote, _folders(job))),
+        **_started(job),
         program=shlex.join(job.command[job.command.index(batch) + 1 :]),
     )
     written = files.read_text(work / script.BATCH)
@@ -210,6 +256,12 @@ def _slurm(
     (work / script.BATCH).unlink()
     files.write_text(work / "submit.sh", SUBMIT)
     (work / "submit.sh").chmod(0o755)
+
+
+def _folders(job: Job) -> list[str]:
+    """Return the folders that a job writes to; empty ones are lost on the way through git."""
+    homes = [str(job.folder / below) for below in containers.HOME_VARIABLES.values()]
+    return [*job.outputs.values(), *(homes if job.image else ())]
 
 
 def _kubernetes(
@@ -228,7 +280,6 @@ def _docker(
     homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
     facts = {
         "title": title,
-        "action": job.action,
         "jobs_variable": jobs.JOBS_DIR_VARIABLE,
         "user": shlex.quote(host_user) if host_user else '"$(id -u):$(id -g)"',
         "inputs": " ".join(map(shlex.quote, _inputs(job, spec))),
@@ -237,6 +288,7 @@ def _docker(
         "spec": jobs.SPEC,
         "container_spec": jobs.CONTAINER_SPEC,
         "command": _command(job, skill_dir),
+        **_started(job),
     }
     containers.write_spec(work / jobs.SPEC, job, spec)
     files.write_text(work / "run.sh", RUN.format(**facts))
@@ -263,6 +315,7 @@ def _command(job: Job, skill_dir: str | None) -> str:
     lines.append(f"--mount {programs}")
     asked = [*containers.CREDENTIALS, *job.options.get("env", [])]
     lines += [f"--env {name}" for name in dict.fromkeys(asked)]
+    lines.append(f'--env "{MARK}=$id"')
     program = words[after_image + 1 :]
     lines.append(f"{shlex.quote(job.image)} {shlex.join(program)}")
     return " \\\n  ".join(lines)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -157,11 +158,17 @@ def carry(launch: Launch, output: Path, host_user: str | None) -> tuple[Job | No
     from cosmos_reason.jobs import carried  # no other verb writes one
 
     folder = carried.JOB
-    if (
-        launch.platform != "docker"
-    ):  # its folder there is the one that is written, by its path there
+    if launch.platform != "docker":  # the folder that is written, by its path there
         folder = Path(os.path.abspath(output))
         folder = Path(launch.site.there(str(folder))) if launch.site else folder
+    if launch.platform == "kubernetes" and not carried.KUBERNETES_NAME.fullmatch(folder.name):
+        message = (
+            f"got {folder.name!r}, which names the Job: expected small letters, digits and -, "
+        )
+        message += "52 at most"
+        name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:52].strip("-") or "job"
+        fix = Fix(flags={"--output": str(output.with_name(name))})
+        return None, [error("JOB-K8S-NAME", output, message, fix)]
     job, spec, found = _prepare(_in_folder(launch, folder), acting=False)
     if job:
         carried.write(job, spec, launch.site, output, host_user, found)
@@ -480,6 +487,7 @@ def _job(launch: Launch) -> Job:
         resources={"nodes": node_count, "gpus_per_node": gpus, "gpu_ids": launch.gpu_ids},
         inputs=launch.inputs,
         outputs=launch.outputs,
+        site=launch.site.name if launch.site else None,
         platform_ref={"host": socket.gethostname()},
         parent_job=jobs.owner(sources),
         retry_of=launch.retry_of,
@@ -511,6 +519,7 @@ def _job_elsewhere(launch: Launch, node_count: int, gpus: int | None) -> Job:
         resources={"nodes": node_count, "gpus_per_node": gpus, "gpu_ids": launch.gpu_ids},
         inputs=launch.inputs,
         outputs=launch.outputs,
+        site=launch.site.name if launch.site else None,
         platform_ref={},
     )  # fmt: skip
 

@@ -82,6 +82,7 @@ class Job:
     resources: dict
     inputs: list[dict]
     outputs: dict[str, str]
+    site: str | None = None
     platform_ref: dict
     parent_job: str | None = None
     retry_of: str | None = None
@@ -144,6 +145,11 @@ class Job:
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether it was started elsewhere by hand, and recorded after its end."""
+        return "adopted_from" in self.platform_ref
 
     @property
     def is_ending(self) -> bool:

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from cosmos_reason.base import bundle, files, findings
+from cosmos_reason.base import bundle, files, findings, job_folder
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
@@ -68,7 +68,7 @@ def run(spec: dict, job_dir: Path | None) -> tuple[dict, list[Finding]]:
             record["identity"] = identity
         else:
             findings.say(f"{output} holds this model already: it is not quantized again")
-        record["job_id"] = job_dir.name if job_dir else None
+        record["job_id"] = job_folder.id_of(job_dir) if job_dir else None
         record |= {"accuracy": None, "verdict": UNKNOWN}
         quantized.write_record(output, record)
         if spec["evaluation"]["annotation_path"]:

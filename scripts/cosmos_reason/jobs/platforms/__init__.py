@@ -35,12 +35,12 @@ from types import ModuleType
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure, outside
+from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import options
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 
 PLATFORMS = options.ANYWHERE
-MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job on this machine
 PATIENCE = 10  # seconds until an end that was brought about is recorded
 BRIEFLY = 2  # seconds for which status and list wait in all where jobs are ending
 SETTLED = 100  # seconds until it is known how a job has ended whose end was told

@@ -184,20 +184,27 @@ def prepare(job: Job, spec: dict) -> Job:
     words = [_moved(job, word) for word in containers.command(job, spec)]
     if count > 1:
         words = ["python3", _own_program(job, STARTER), job.job_id, str(count), *words]
-    words = ["python3", _own_program(job, KEEPER), mounts.inside(job.folder), *words]
+    begins = ["--begins", job.action] if "carried" in job.options else []
+    words = ["python3", _own_program(job, KEEPER), mounts.inside(job.folder), *begins, *words]
     return replace(job, command=words)
 
 
+def _skill(job: Job) -> Path:
+    """Return the folder of this bundle that the pods see: the job's copy, or the one of a site."""
+    return engines.programs(job) if "carried" in job.options else job.folder / SKILL
+
+
 def _own_program(job: Job, name: str) -> str:
-    return mounts.inside(job.folder / SKILL / "scripts" / name)
+    return mounts.inside(_skill(job) / "scripts" / name)
 
 
 def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
-    """What the pods have to see of this machine, without the bundle, which the job has a copy of;
+    """What the pods have to see of this machine, without the bundle where the job has a copy of it;
     in a plan some of it is still elsewhere."""
+    is_copied = _skill(job).is_relative_to(job.folder)
     found = []
     for path, is_written in mounts.places(job, spec):
-        if path != engines.programs(job):
+        if path != engines.programs(job) or not is_copied:
             found.append((path, is_written))
     return found
 
@@ -205,7 +212,7 @@ def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
 def _moved(job: Job, word: str) -> str:
     """A word of the command, with this bundle where the job has its copy."""
     ours = mounts.inside(engines.programs(job) / "scripts")
-    copy = mounts.inside(job.folder / SKILL / "scripts")
+    copy = mounts.inside(_skill(job) / "scripts")
     return f"{copy}{word.removeprefix(ours)}" if word.startswith(f"{ours}/") else word
 
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Finding, error, has_errors
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import cosmos_environment, engines, evidence, nodes
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch
-from cosmos_reason.jobs.platforms import MARK
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import actions

@@ -241,7 +241,8 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
     else:
         job = containers.write(folder, job, spec)
         values = containers.values(job)
-    values |= {local.MARK: job.job_id}
+    if "carried" not in job.options:  # else the run gets its id when it starts
+        values |= {local.MARK: job.job_id}
     script.write(folder, job, spec, values, paths.needed(job))
     return job
 
@@ -295,9 +296,9 @@ def judged(job: Job) -> Job:
     if jobs.END_SEEN in job.platform_ref:
         os.listdir(job.folder)  # NFS then looks whether the folder has changed
     started_before = job.started_at
-    job = _as_started(job)
-    noted = _noted_exit(job)
-    if noted == 0 and list(_node_exit_codes(job).values()) == [0] * job.resources["nodes"]:
+    job = as_started(job)
+    noted = noted_exit(job)
+    if noted == 0 and list(node_exit_codes(job).values()) == [0] * job.resources["nodes"]:
         return _ended(job, 0)
     if noted is None and _is_awaited(job, NOTE_SECONDS):
         return job  # the cluster was asked when it told of the end
@@ -322,12 +323,10 @@ def judged(job: Job) -> Job:
         if seen is None:
             cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
         os.listdir(job.folder)
-        job = _as_started(job)
-        noted = _noted_exit(job)  # since the first look it may have ended as it should
+        job = as_started(job)
+        noted = noted_exit(job)  # since the first look it may have ended as it should
     if noted is not None:
-        note = seen.note if seen else ""
-        # Of work that was lost with its node srun says 0: then the cluster's word counts.
-        return _ended(job, None if noted == 0 and note else noted, note)
+        return ended_as_noted(job, noted, seen.note if seen else "")
     is_expected = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
     told = "SLURM knows it no more"
     if seen:
@@ -355,6 +354,12 @@ def _is_awaited(job: Job, patience: float) -> bool:
 def _without_end_seen(job: Job) -> Job:
     reference = {name: told for name, told in job.platform_ref.items() if name != jobs.END_SEEN}
     return replace(job, platform_ref=reference)
+
+
+def ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
+    """Return the job as its script noted its end. Of work that was lost with its node srun says 0:
+    then the cluster's word counts."""
+    return _ended(job, None if exit_code == 0 and note else exit_code, note)
 
 
 def _as_seen(job: Job, seen: cluster.Seen) -> Job:
@@ -410,7 +415,7 @@ def _never_seen(job: Job) -> Job:
     return _ended(job, None, "the cluster knows it no more")
 
 
-def _as_started(job: Job) -> Job:
+def as_started(job: Job) -> Job:
     """With what the batch script noted when it began."""
     noted = _words_of(job.folder / script.STARTED)
     if job.started_at or len(noted) != 2 or not noted[0].isdecimal():
@@ -420,7 +425,7 @@ def _as_started(job: Job) -> Job:
     return replace(job, state=jobs.RUNNING, started_at=began, platform_ref=reference)
 
 
-def _noted_exit(job: Job) -> int | None:
+def noted_exit(job: Job) -> int | None:
     noted = _words_of(job.folder / script.ENDED)
     return int(noted[0]) if len(noted) == 1 and noted[0].isdecimal() else None
 
@@ -435,7 +440,7 @@ def _words_of(path: Path) -> list[str]:
 def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -> Job:
     """The record of an end, with the exit code of each node."""
     job = _without_end_seen(job)
-    codes = _node_exit_codes(job)
+    codes = node_exit_codes(job)
     if codes:
         job = replace(job, platform_ref=job.platform_ref | {"node_exit_codes": codes})
     count = job.resources["nodes"]
@@ -493,7 +498,7 @@ def _of_nodes(codes: dict[str, int], count: int) -> str:
     return f"{told}; ended before they noted one: {unnoted}" if unnoted else told
 
 
-def _node_exit_codes(job: Job) -> dict[str, int]:
+def node_exit_codes(job: Job) -> dict[str, int]:
     """The exit code of each node, in the order of their ends."""
     codes = {}
     for path in sorted(job.folder.glob(script.NODE_EXIT), key=_written):

@@ -14,6 +14,7 @@ import shlex
 from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import containers, engines, mounts
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms.slurm import modules
@@ -52,6 +53,7 @@ exit "$code"
 # forgets how its start before went.
 ONCE = 'rm -f "$job/{environment}"\n'
 ANEW = 'rm -f "$job/{ended}" "$job"/{node_exit}\n'
+NAMED = f'export {MARK}=$(cat "$job/run.id")\n'
 ANEW_END = """set -- "$job"/{node_exit}  # of work that was lost with its node srun says 0
 if [ "$code$#" = 0{nodes} ] && [ -e "$1" ] && ! grep -qv ' 0$' "$@"; then
   rm -f "$job/{environment}"
@@ -147,7 +149,7 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
     several = job.resources["nodes"] > 1
     names = {"environment": ENVIRONMENT, "ended": ENDED, "node_exit": NODE_EXIT}
     names["nodes"] = job.resources["nodes"]
-    is_requeued = "requeue" in job.options
+    is_requeued, is_carried = "requeue" in job.options, "carried" in job.options
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
     load = modules.load(job.options)
@@ -163,14 +165,22 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
         environment=ENVIRONMENT,
         started=STARTED,
         ended=ENDED,
-        begin="" if "carried" in job.options else (ANEW if is_requeued else ONCE).format(**names),
-        finish=ANEW_END.format(**names) if is_requeued else "",
+        begin=_begin(job, is_requeued).format(**names),
+        finish=ANEW_END.format(**names) if is_requeued and not is_carried else "",
         profile=modules.PROFILE if load else "",
         modules=f"{load} || {{ note {ENDED} 1; exit 1; }}\n" if load else "",
         several=SEVERAL if several else "",
         flags=shlex.join(_srun_flags(job, spec)),
         launcher=shlex.quote(launcher(job, folder, needed)),
     )
+
+
+def _begin(job: Job, is_requeued: bool) -> str:
+    """What comes before the start. Of a launch that was rendered the environment has no secrets and
+    stays, and job.sbatch has given the run its id."""
+    if "carried" in job.options:
+        return NAMED + (ANEW if is_requeued else "")
+    return ANEW if is_requeued else ONCE
 
 
 def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
@@ -204,6 +214,8 @@ def _srun_flags(job: Job, spec: dict) -> list[str]:
     for path, is_writable in mounts.places(job, spec):
         bound.append(f"{path}:{mounts.inside(path)}:{'rw' if is_writable else 'ro'}")
     names = sorted({*containers.values(job), *containers.passed(job, spec)})
+    if "carried" in job.options:
+        names.append(MARK)
     return [
         *flags,
         f"--container-image={enroot_name(job.image)}",

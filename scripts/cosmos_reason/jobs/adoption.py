@@ -1,0 +1,222 @@
+"""A record of a run that was started by hand from a rendered folder (`carried`), so that scoring,
+selecting, reports and retries go on here. Enter at `adopt`.
+
+The results stay where they are, as those of any job whose spec names an output folder; the job's
+folder gets the record, the spec with the paths of this machine, log and metrics. A run counts as
+ended only where it noted its end, and as complete by the evidence that any job needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base import files, job_folder
+from cosmos_reason.base.findings import (
+    EXIT_CHECKS_FAILED,
+    Failure,
+    Finding,
+    bad_input,
+    error,
+    warning,
+)
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.site import Site
+from cosmos_reason.jobs import carried, claims, evidence, inputs
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import slurm
+from cosmos_reason.jobs.platforms.docker import DEFAULT_HOST, client
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import document
+
+# Of what a run leaves beside its results, what the record needs.
+KEPT = (jobs.LOG, jobs.METRICS, "node-*.log", "run.*", "node*.exit", "slurm.*")
+CLOCKS = 300  # seconds by which the clock of a storage may be behind that of a node
+
+
+def adopt(
+    folder: Path, jobs_dir: Path, site: Site | None, stopped: bool
+) -> tuple[Job, list[Finding]]:
+    """Record the run in `folder`, or judge it anew where that is recorded. With a `site` its paths
+    are those that lie here. `stopped`: it has ended without noting so.
+
+    Raises Failure: exit 2 for a folder that nothing was started from or whose results are not
+    here, exit 1 for a run that may still be going on.
+    """
+    folder = folder.resolve()
+    rendered = _rendered(folder)
+    if site and rendered["site"] not in (None, site.name):
+        message = f"got {site.name}, and the launch was rendered for {rendered['site']}"
+        raise bad_input("JOB-ADOPT", site.path, message)
+    job_id = _words(folder / "run.id")
+    if len(job_id) != 1 or not job_folder.ID.fullmatch(job_id[0]):
+        message = "got no run.id: nothing was started in this folder, or not all of it was copied"
+        message += "; README.md has the line that starts it"
+        raise bad_input("JOB-ADOPT", folder, message)
+    home = jobs_dir / job_id[0]
+    _refuse_other(home)
+    job, table, found = _job(folder, home, rendered, site)
+    started = _words(folder / (slurm.script.STARTED if job.platform == "slurm" else "run.started"))
+    if not started or not started[0].isdecimal():
+        message = "got no time of its start: the work itself was not begun; log.txt may say why"
+        raise bad_input("JOB-ADOPT", folder, message)
+    began = jobs.time_text(int(started[0]))
+    job = replace(job, created_at=began, started_at=began)
+    end = _end(replace(job, folder=folder))
+    if end is None and not stopped:
+        message = "got no note of its end: it is still going on, or was killed; bring its results "
+        message += "here again when it has ended; killed: --stopped"
+        command = f"scripts/launch_job.py adopt {folder} --stopped"
+        raise Failure([error("JOB-NOT-ENDED", folder, message, command)], EXIT_CHECKS_FAILED)
+    _refuse_absent(job)
+    with claims.held(home, job.outputs.values()) as busy:
+        if busy:
+            raise Failure(busy, EXIT_CHECKS_FAILED)
+        home.mkdir(parents=True, exist_ok=True)
+        os.close(jobs.take_lock(home))
+        if home != folder:
+            for kept in (path for form in KEPT for path in folder.glob(form)):
+                with files.whole_file(home / kept.name, "wb") as copy, open(kept, "rb") as source:
+                    shutil.copyfileobj(source, copy)
+        document.dump(table, home / jobs.SPEC, job.action, engine=job.engine)
+        digest = files.sha256(home / jobs.SPEC)
+        job = replace(job, spec=job.spec | {"sha256": digest})
+        earliest = (int(started[0]) - CLOCKS) * 10**9
+        stamps = jobs.stamps(job.outputs.values())
+        earlier = {path: at for path, at in stamps.items() if at < earliest}
+        files.write_json(home / jobs.BEFORE, earlier)
+        job = _judged(job, end)
+        job.write()
+    return job, found
+
+
+def _rendered(folder: Path) -> dict:
+    """Return the launch.json of a rendered folder. Raises Failure (exit 2) where there is none."""
+    path = folder / carried.LAUNCH
+    if not path.is_file():
+        message = f"got no {carried.LAUNCH}, expected a folder that plan --output wrote and that "
+        message += "was started (of docker: its jobs/ID)"
+        raise bad_input("JOB-ADOPT", folder, message)
+    launch = files.read_json(path)
+    names = {*jobs.FIELDS, "table"}
+    if not isinstance(launch, dict) or not names <= launch.keys():
+        message = "got something else than the launch that plan --output writes"
+        raise bad_input("JOB-ADOPT", path, message)
+    return launch
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _refuse_other(home: Path) -> None:
+    """Refuse to write over the record of a job that was submitted here."""
+    if (home / jobs.RECORD).is_file() and not Job.load(home).is_adopted:
+        message = "that job was submitted here, and its record stays"
+        raise bad_input("JOB-ADOPT", home, message, jobs.command("status", home))
+
+
+def _job(
+    folder: Path, home: Path, rendered: dict, site: Site | None
+) -> tuple[Job, dict, list[Finding]]:
+    """Return the record before its end is known, the spec with the paths of this machine, and what
+    is to be said of them."""
+    there = Path(rendered["spec"]["path"]).parent
+
+    def here(path: str) -> str:
+        if Path(path).is_relative_to(there):
+            return str(folder / Path(path).relative_to(there))
+        return site.here(path) if site else path
+
+    found = []
+    table = rendered["table"]
+    in_container = (folder / jobs.CONTAINER_SPEC).is_file()
+    read = folder / (jobs.CONTAINER_SPEC if in_container else jobs.SPEC)
+    if carried.read_sha256(folder) != rendered["spec"]["read_sha256"]:
+        message = "it was edited after it was rendered: "
+        if in_container:
+            message += "the record has the spec that was rendered, not what ran"
+        else:
+            message += "the record has what ran"
+            table = document.load(read)
+        found.append(warning("JOB-SPEC-EDITED", read, message))
+    moved = {name: job_folder.walked(rendered[name], here) for name in ("inputs", "outputs")}
+    for entry in moved["inputs"]:
+        if entry["fingerprint"] is None and os.path.exists(entry["path"]):
+            entry["fingerprint"] = inputs.fingerprint(Path(entry["path"]))
+    options = job_folder.walked(rendered["options"], here)
+    options = {name: value for name, value in options.items() if name != "carried"}
+    if rendered["platform"] == "docker":  # a retry asks the engine of this machine
+        options["docker_host"] = DEFAULT_HOST
+        with contextlib.suppress(Failure):
+            options["docker_host"] = client.engine_host(None)
+    fields = {name: rendered[name] for name in jobs.FIELDS} | moved
+    spec = {"path": str(home / jobs.SPEC), "sha256": "", "source": str(read)}
+    fields |= {
+        "job_id": home.name,
+        "spec": spec | {"source_sha256": files.sha256(read)},
+        "working_dir": str(Path.cwd()),
+        "options": options,
+        "platform_ref": {"host": socket.gethostname(), "adopted_from": str(folder)},
+        "parent_job": jobs.owner([entry["path"] for entry in moved["inputs"]]),
+    }
+    return Job(folder=home, **fields), job_folder.walked(table, here), found
+
+
+def _end(job: Job) -> tuple[int | None, str] | None:
+    """Return (exit code, what else its nodes noted) of a run by the notes in its folder; None where
+    it noted no end."""
+    if job.platform == "slurm":
+        code = slurm.noted_exit(job)
+        is_sure = list(slurm.node_exit_codes(job).values()) == [0] * job.resources["nodes"]
+        note = "" if code or is_sure else "not every node noted a good end"
+        return None if code is None else (code, note)
+    noted = _words(job.folder / "run.exit")
+    if len(noted) != 2 or not noted[0].isdecimal():
+        return None
+    codes = [int(noted[0])]
+    for number in range(1, job.resources["nodes"] if job.platform == "kubernetes" else 1):
+        other = _words(job.folder / f"node-{number}.exit")
+        codes += [int(word) for word in other[:1] if word.isdecimal()]
+    failed = [code for code in codes if code]
+    if failed:
+        return failed[0], ""
+    absent = job.resources["nodes"] - len(codes)
+    if job.platform == "kubernetes" and absent:
+        return None, f"nodes that noted no end: {absent}"
+    return 0, ""
+
+
+def _refuse_absent(job: Job) -> None:
+    """Refuse to judge a run whose results are elsewhere, or were written to by a later job."""
+    for name, path in job.outputs.items():
+        folder = Path(path)
+        owner = claims.owner(folder)
+        if owner not in (None, job.job_id):
+            message = f"{owner} has written there since: what it left cannot be told apart"
+            raise bad_input("JOB-ADOPT", path, message, f"scripts/launch_job.py status {owner}")
+        is_own = folder.is_relative_to(job.platform_ref["adopted_from"])
+        if not folder.is_dir() and not is_own:
+            message = f"got no such folder here, and {name} of the run is there: copy it here, and "
+            message += "say by --site which folder it is (paths: {THERE: HERE})"
+            fix = Fix(flags={"--site": "site.yaml"})
+            raise bad_input("JOB-ADOPT", path, message, fix)
+
+
+def _judged(job: Job, end: tuple[int | None, str] | None) -> Job:
+    """Return the record with the end that the evidence proves."""
+    if end is None:
+        return evidence.ended(job, None, note="it noted no end")
+    code, note = end
+    if job.platform == "slurm":
+        return slurm.ended_as_noted(slurm.as_started(job), code, note)
+    job = evidence.ended(job, code, note=note)
+    noted = _words(job.folder / "run.exit")
+    return replace(job, ended_at=jobs.time_text(int(noted[1])))

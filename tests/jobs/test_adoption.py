@@ -1,0 +1,229 @@
+"""Runs that were started by hand from a rendered folder, recorded when they have ended."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from launch_site import PROGRAM, Site
+from support import ROOT
+
+from cosmos_reason.base import files
+from cosmos_reason.jobs import record as jobs
+
+# In a folder of any name the id of the job is what its environment says.
+AS_RENDERED = PROGRAM
+for _old, _new in (
+    ('pathlib.Path(sys.argv[1]) / os.environ["COSMOS_REASON_JOB_ID"]', "pathlib.Path.cwd()"),
+    ("job.name", 'os.environ["COSMOS_REASON_JOB_ID"]'),
+    ("folder.mkdir()", "folder.mkdir(exist_ok=True)"),
+):
+    assert _old in AS_RENDERED
+    AS_RENDERED = AS_RENDERED.replace(_old, _new)
+THERE = "/lustre/me"
+
+
+class Elsewhere(Site):
+    """A machine whose folder THERE is `there` here: what runs from a rendered folder."""
+
+    def __init__(self, root, monkeypatch):
+        super().__init__(root, monkeypatch)
+        self.out = root / "out"
+        python = root / "venv" / "bin" / "python3"
+        python.parent.mkdir(parents=True)
+        (root / "program.py").write_text(AS_RENDERED)
+        python.write_text(
+            f'#!/bin/sh\nexec {sys.executable} {root}/program.py x "$(cat {root}/do)"\n'
+        )
+        python.chmod(0o755)
+        facts = {
+            "schema_version": 1,
+            "name": "there",
+            "platform": "local",
+            "gpus": {"count": 0},
+            "paths": {str(root): str(root)},
+            "environment": str(root / "venv"),
+        }
+        (root / "site.yaml").write_text(yaml.safe_dump(facts))
+
+    def command(self, script, *words):
+        """(exit code, the document that --json prints)."""
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / script), *map(str, words), "--json"],
+            cwd=self.root,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.root)},
+            capture_output=True,
+            text=True,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def render(self, action="train"):
+        words = [action, "--spec", f"{action}.toml", "--engine", "transformers"]
+        words += ["--gpu-ids", "none", "--site", "site.yaml", "--output", self.out]
+        code, printed = self.command("launch_job.py", "plan", *words)
+        assert code == 0, printed["findings"]
+
+    def ran(self, action="train", **do):
+        """Render, start and wait for the end."""
+        self.render(action)
+        (self.root / "do").write_text(json.dumps(do))
+        subprocess.run(["bash", str(self.out / "run.sh")], check=True, capture_output=True)
+        deadline = time.monotonic() + 300
+        while not (self.out / "run.exit").exists() or not (self.out / "run.exit").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def adopt(self, *words):
+        code, printed = self.command("launch_job.py", "adopt", self.out, *words)
+        ids = {one["id"] for one in printed["findings"]}
+        return code, printed.get("result") or {}, ids
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    return Elsewhere(tmp_path, monkeypatch)
+
+
+def test_a_whole_run_is_complete_and_goes_on_here(place):
+    place.ran()
+    code, record, ids = place.adopt()
+    assert (code, record["state"], record["reason"], ids) == (0, "COMPLETE", "", set())
+    assert record["job_id"] == (place.out / "run.id").read_text().strip()
+    assert record["site"] == "there" and record["exit_code"] == 0
+    assert record["evidence"]["checkpoint"].startswith(f"{place.out}/results/")
+    assert record["started_at"] <= record["ended_at"]
+    assert {one["fingerprint"] is None for one in record["inputs"]} == {False}
+    job = jobs.Job.load(place.jobs / record["job_id"])
+    assert not job.spec_changes() and (job.folder / "log.txt").read_text().endswith("step 3\n")
+    code, chosen = place.command("select_checkpoint.py", job.folder)
+    assert code == 0 and str(place.out) in json.dumps(chosen["result"])
+    code, listed = place.command("launch_job.py", "list")
+    assert listed["result"]["states"] == {"COMPLETE": 1}
+    assert place.adopt()[1]["state"] == "COMPLETE", "a second time it is judged anew"
+    assert len(jobs.folders(place.jobs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [
+        ({"steps": 2}, "stopped at step 2 of 3"),
+        ({"exit": 3}, "exit code 3"),
+        ({"signal": 9}, "SIGKILL"),
+        ({"model": "cut"}, "the last model is damaged"),
+        ({"model": ""}, "has no model of the last step"),
+        ({"marked": "train-20260101-000000-abcdef"}, "none that this job wrote"),
+    ],
+)
+def test_a_run_without_evidence_is_an_error(place, do, reason):
+    place.ran(**do)
+    code, record, _ = place.adopt()
+    assert (code, record["state"]) == (0, "ERROR") and reason in record["reason"]
+
+
+def test_rows_are_counted(place):
+    place.ran("evaluate", rows=["a", "b"], questions=3, steps=0, model="")
+    assert "2 rows for 3 questions" in place.adopt()[1]["reason"]
+    shutil.rmtree(place.out)
+    place.ran("evaluate", rows=["a", "b"], questions=2, steps=0, model="")
+    assert place.adopt()[1]["reason"] == ""
+
+
+def test_a_run_that_noted_no_end_is_not_judged_unless_it_was_stopped(place):
+    place.ran(steps=2)
+    (place.out / "run.exit").unlink()
+    code, _, ids = place.adopt()
+    assert (code, ids) == (1, {"JOB-NOT-ENDED"}) and not jobs.folders(place.jobs)
+    code, record, _ = place.adopt("--stopped")
+    assert (code, record["state"], record["exit_code"]) == (0, "ERROR", None)
+    assert "stopped at step 2 of 3" in record["reason"]
+
+
+def test_results_of_an_earlier_run_are_not_this_ones(place):
+    """They came back into the same folder, with the times that they had there."""
+    place.ran()
+    for path in (place.out / "results").rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    _, record, _ = place.adopt()
+    assert record["state"] == "ERROR" and "has no model of the last step" in record["reason"]
+
+
+@pytest.mark.parametrize("lost", ["launch.json", "run.id", "run.started"])
+def test_what_was_not_started_or_not_copied_whole_is_refused(place, lost):
+    place.ran()
+    (place.out / lost).unlink()
+    code, _, ids = place.adopt()
+    assert (code, ids) == (2, {"JOB-ADOPT"}) and not jobs.folders(place.jobs)
+
+
+def test_results_of_a_folder_of_their_own_have_to_be_here(place):
+    spec = files.read_text(place.root / "train.toml")
+    (place.root / "train.toml").write_text(
+        spec.replace('output_dir = ""', f'output_dir = "{place.root}/own"')
+    )
+    place.ran(output=f"{place.root}/own")
+    assert place.adopt()[1]["state"] == "COMPLETE"
+    moved = place.root / "moved"
+    (place.root / "own").rename(moved)
+    code, _, ids = place.adopt()
+    assert (code, ids) == (2, {"JOB-ADOPT"})
+    site = yaml.safe_load((place.root / "site.yaml").read_text())
+    site["paths"] = {f"{place.root}/own": str(moved)}
+    (place.root / "site.yaml").write_text(yaml.safe_dump(site))
+    code, record, _ = place.adopt("--site", "site.yaml")
+    assert record["state"] == "COMPLETE" and record["outputs"]["output_dir"] == str(moved)
+    again = subprocess.run(["bash", str(place.out / "run.sh")], capture_output=True, text=True)
+    assert again.returncode == 2
+
+
+def test_a_run_does_not_start_into_results_that_are_there(place):
+    spec = files.read_text(place.root / "train.toml")
+    (place.root / "train.toml").write_text(
+        spec.replace('output_dir = ""', f'output_dir = "{place.root}/own"')
+    )
+    (place.root / "own").mkdir()
+    (place.root / "own" / "results.json").write_text("[]")
+    place.render()
+    done = subprocess.run(["bash", str(place.out / "run.sh")], capture_output=True, text=True)
+    assert done.returncode == 2 and "own" in done.stderr and not (place.out / "run.id").exists()
+
+
+def test_what_ran_is_recorded_where_the_spec_was_edited(place):
+    place.render()
+    spec = place.out / "spec.toml"
+    spec.write_text(spec.read_text().replace("epoch = ", "epoch = 1", 1))
+    (place.root / "do").write_text("{}")
+    subprocess.run(["bash", str(place.out / "run.sh")], check=True, capture_output=True)
+    deadline = time.monotonic() + 300
+    while not (place.out / "run.exit").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    code, record, ids = place.adopt()
+    assert code == 0 and ids == {"JOB-SPEC-EDITED"}
+    edited = jobs.Job.load(place.jobs / record["job_id"])
+    assert "epoch = 1" in edited.spec_path.read_text()
+
+
+def test_a_failed_run_is_tried_again_here(place):
+    place.ran(exit=3, model="")
+    _, record, _ = place.adopt()
+    code, printed = place.command("launch_job.py", "retry", record["job_id"])
+    started = printed["result"]
+    assert code == 0 and started["retry_of"] == record["job_id"], printed["findings"]
+    place.command("launch_job.py", "cancel", started["job_id"])
+    code, _, ids = place.adopt()
+    assert (code, ids) == (2, {"JOB-ADOPT"}), "the retry has written into its results"
+
+
+def test_a_job_that_was_submitted_here_keeps_its_record(place):
+    place.ran()
+    _, record, _ = place.adopt()
+    path = place.jobs / record["job_id"] / "job.json"
+    told = json.loads(path.read_text())
+    del told["platform_ref"]["adopted_from"]
+    path.write_text(json.dumps(told))
+    assert place.adopt()[0] == 2
