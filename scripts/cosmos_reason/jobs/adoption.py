@@ -82,6 +82,7 @@ def adopt(
             for kept in (path for form in KEPT for path in folder.glob(form)):
                 with files.whole_file(home / kept.name, "wb") as copy, open(kept, "rb") as source:
                     shutil.copyfileobj(source, copy)
+                shutil.copystat(kept, home / kept.name)  # SLURM's end is the time of its note
         document.dump(table, home / jobs.SPEC, job.action, engine=job.engine)
         digest = files.sha256(home / jobs.SPEC)
         job = replace(job, spec=job.spec | {"sha256": digest})
@@ -216,7 +217,7 @@ def _judged(job: Job, end: tuple[int | None, str] | None) -> Job:
         return evidence.ended(job, None, note="it noted no end")
     code, note = end
     if job.platform == "slurm":
-        return slurm.ended_as_noted(slurm.as_started(job), code, note)
+        return slurm.ended_as_noted(slurm.as_started(replace(job, started_at=None)), code, note)
     job = evidence.ended(job, code, note=note)
     noted = _words(job.folder / "run.exit")
     return replace(job, ended_at=jobs.time_text(int(noted[1])))

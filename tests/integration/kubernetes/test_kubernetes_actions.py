@@ -29,12 +29,6 @@ pytestmark = [
 HANG = 300  # seconds after which a test gives up
 VISION = ["vision.nframes=2", "vision.resized_height=32", "vision.resized_width=32"]
 COMMON = ["--engine", "transformers", "--model", "model"]
-# The cluster's DNS: the names of a job's pods.
-NAMES = """
-import socket
-known = socket.gethostbyname
-socket.gethostbyname = lambda name: "127.0.0.1" if name.startswith("train-") else known(name)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +52,7 @@ def api(world):
     """The stand-in. Its pods have the programs of this environment, as an image would."""
     for name in ("api", "names"):
         (world / name).mkdir()
-    (world / "names" / "sitecustomize.py").write_text(NAMES)
+    (world / "names" / "sitecustomize.py").write_text(kubernetes_api.NAMES_OF_PODS)
     api = kubernetes_api.Api(world / "api")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     api.variables = {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(world / "names")}
