@@ -23,6 +23,7 @@ import dataclasses
 import math
 import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ from cosmos_reason.base.findings import (
     error,
     has_errors,
     info,
+    outside,
     say,
 )
 from cosmos_reason.base.fix import Fix
@@ -52,6 +54,7 @@ from cosmos_reason.jobs.record import Job
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
            "resources", "inputs", "outputs")  # fmt: skip
 LISTED = 20  # jobs
+DESCRIBE_SECONDS = 120
 COMMON = "--spec --platform --site --gpu-ids --engine --image --checkpoint"
 
 
@@ -143,6 +146,11 @@ def parser() -> cli.Parser:
         "--stopped",
         action="store_true",
         help="it has ended without noting so, as when it is killed",
+    )
+    described_there = verb(describe, "print a site.yaml of this machine, or of one over ssh")
+    described_there.add_argument("--ssh", type=cli.some_text, metavar="HOST", help="or USER@HOST")
+    described_there.add_argument(
+        "--platform", choices=options.ANYWHERE, help="of jobs there (default: what it finds)"
     )
     verb(list_, "the newest jobs").add_argument(
         "--last", type=count, default=LISTED, help=f"how many (default: {LISTED}; 0: all)"
@@ -308,6 +316,33 @@ def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
     if has_errors(found):
         return cli.Outcome(job.to_json() if job else {}, found)
     return cli.Outcome(job.to_json(), found, job.job_id, jobs.words("watch", job.folder))
+
+
+def describe(args: argparse.Namespace) -> cli.Outcome:
+    """Run in_container/describe.py, one file that needs nothing, on the machine."""
+    from cosmos_reason.base import site
+    from cosmos_reason.remote import machine
+
+    host = machine.over_ssh(args.ssh) if args.ssh else machine.Host()
+    words = ["python3" if args.ssh else sys.executable, "-"]
+    words += ["--platform", args.platform] if args.platform else []
+    words += ["--login", args.ssh] if args.ssh else []
+    command = [*host.ssh, shlex.join(words)] if args.ssh else words
+    program = bundle.ROOT / "scripts" / "in_container" / "describe.py"
+    try:
+        with open(program, "rb") as text:
+            done = subprocess.run(
+                command, stdin=text, capture_output=True, timeout=DESCRIBE_SECONDS, check=False
+            )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise outside("JOB-DESCRIBE", host.name, f"got no description: {problem}") from None
+    if done.returncode:
+        said = secrets.hidden(done.stderr.decode(errors="replace").strip()[-300:])
+        message = f"got {said or f'exit code {done.returncode}'}, expected python3 there"
+        raise outside("JOB-DESCRIBE", host.name, message, shlex.join([*host.ssh, "python3 -V"]))
+    printed = done.stdout.decode(errors="replace")
+    facts = site.parsed(printed, Path("site.yaml")).facts
+    return cli.Outcome({"site": facts}, text=printed.rstrip())
 
 
 def adopt(args: argparse.Namespace) -> cli.Outcome:

@@ -107,12 +107,12 @@ class Site:
         if told or not kind:
             return told
         sizes = bundle.skill_info()["gpu_types"]
-        named = {gib for name, gib in sizes.items() if f"{name} ".startswith(f"{kind} ")}
+        named = {gib for name, gib in sizes.items() if f"{name} ".startswith(f"{kind.upper()} ")}
         return named.pop() if len(named) == 1 else None
 
     def gpu_architecture(self) -> str:
         told = self.get("gpus.arch")
-        words = (self.get("gpus.type") or "").split()
+        words = (self.get("gpus.type") or "").upper().split()
         return told or next((ARCHITECTURES[word] for word in words if word in ARCHITECTURES), "")
 
     def unknown(self, lines: Iterable[str]) -> list[Finding]:
@@ -136,11 +136,16 @@ def _moved(path: str, old: str, new: str) -> str | None:
 def read(path: Path) -> Site:
     """Read a site.yaml. Relative paths in it are of the working directory, as in a spec. Raises
     Failure (exit 2) with every fault of the file."""
+    return parsed(files.read_text(path), path)
+
+
+def parsed(text: str, path: Path) -> Site:
+    """Return the site that the text of a file describes, as `read` does."""
     import jsonschema
     import yaml
 
     try:
-        facts = yaml.safe_load(files.read_text(path))
+        facts = yaml.safe_load(text)
     except yaml.YAMLError as problem:
         message = f"not YAML: {' '.join(str(problem).split())[:200]}"
         raise findings.bad_input("JOB-SITE", path, message) from None

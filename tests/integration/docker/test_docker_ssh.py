@@ -1,6 +1,8 @@
 """An engine on another machine: a real sshd on the loopback address,
 and paths that are the same on both sides."""
 
+import json
+
 import pytest
 import ssh_server
 from container_site import FLAGS, Containers
@@ -24,6 +26,15 @@ def remote(tmp_path, monkeypatch, dockerd, free_port):
     with ssh_server.running(tmp_path, free_port, monkeypatch, setting):
         monkeypatch.delenv("DOCKER_HOST")
         yield f"ssh://root@127.0.0.1:{free_port}"
+
+
+def test_a_machine_is_described_over_ssh(remote, tmp_path):
+    """By the python3 that is on its PATH, with nothing copied there."""
+    target = remote.removeprefix("ssh://").partition(":")[0]
+    done = run_script("launch_job.py", "describe", "--ssh", target, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)["result"]["site"]
+    assert (facts["platform"], facts["gpus"]) == ("docker", {"count": 0})
 
 
 @pytest.mark.promise

@@ -1,9 +1,11 @@
 """A launch that is rendered for a SLURM cluster, started from its folder alone, and adopted."""
 
+import json
 import time
 
 import pytest
 from elsewhere_world import ENVIRONMENT, HANG, World, awaited
+from support import run_script
 
 pytestmark = pytest.mark.integration
 
@@ -18,6 +20,15 @@ def submitted(world, *words, **more):
     """The number of the job that the folder alone starts."""
     world.render("slurm", *words, environment=ENVIRONMENT, **more)
     return world.start("bash", str(world.out / "submit.sh")).strip()
+
+
+def test_the_cluster_is_described(tmp_path, slurm):
+    done = run_script("launch_job.py", "describe", "--json", cwd=tmp_path)
+    facts = json.loads(done.stdout)["result"]["site"]
+    assert (facts["platform"], facts["nodes"], facts["gpus"]) == ("slurm", 2, {"count": 2})
+    assert facts["slurm"] == {"partition": "gpu"}
+    printed = run_script("launch_job.py", "describe", cwd=tmp_path).stdout
+    assert "# further partitions: second\n" in printed, "a third one is down"
 
 
 def test_a_training_is_started_by_the_folder_alone_and_goes_on_here(world, slurm):
