@@ -13,6 +13,7 @@ from support_specs import write_facts
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import COUNTED_BYTES, Case
 from cosmos_reason.spec import document
