@@ -20,6 +20,7 @@ RECORD = "benchmarks/RESULTS.md"  # where nobody has a GPU in the tests
 # (engine, platform, what) -> (file, words in it): the program's own, run there to the end.
 EXECUTED = {
     ("cosmos-rl", "local", "train"): (RECORD, "--engine cosmos-rl"),
+    ("cosmos-rl", "local", "grpo"): (RECORD, "All three are COMPLETE"),
     ("transformers", "local", "train"): (ENGINE, "test_a_killed_training_is_retried"),
     ("transformers", "local", "evaluate"): (ENGINE, "test_an_evaluation_is_complete"),
     ("transformers", "local", "inference"): (ENGINE, "test_an_inference_is_complete"),

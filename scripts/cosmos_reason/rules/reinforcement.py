@@ -29,7 +29,7 @@ SHARING = (
 def shared_plan(case) -> gpu_memory.Plan | None:
     """What a GPU that policy and rollouts share has to hold, with the longest record where records
     are counted and with none where not; None in the other modes and for an unknown model."""
-    if case("mode") != SHARED:
+    if case("mode") == "disaggregated":
         return None
     longest = max(case.tokens, key=lambda record: record.total, default=None)
     completion = case("rollout.max_response_length")
@@ -73,7 +73,7 @@ def smaller_policy(case) -> Fix:
 
 
 def padded_vocabulary(case) -> str:
-    if case("mode") != SHARED or not case.model.startswith("/"):
+    if case("mode") == "disaggregated" or not case.model.startswith("/"):
         return ""
     config = model_names.read_table(Path(case.model) / "config.json")
     text = config.get("text_config")

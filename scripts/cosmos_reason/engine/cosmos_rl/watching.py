@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Finding, as_text, error, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import document
+from cosmos_reason.spec.keys import RATE
 
 if TYPE_CHECKING:
     from cosmos_reason.data.conversations import Prompts
@@ -169,7 +170,7 @@ class Steps:
             best = self.best_checkpoint(step - self.patience)
             if best:
                 message += f"; {best} earned most of the checkpoints before"
-            fix = Fix(changes={"train.optm_lr": self.rate / 2})
+            fix = Fix(changes={RATE: self.rate / 2})
             return error("ENGINE-DRIFT", name, message, fix)
         return None
 
