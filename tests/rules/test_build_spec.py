@@ -150,8 +150,9 @@ def test_every_profile_is_free_of_errors_and_names_its_source(here, name):
     profile = bundle.skill_info()["profiles"][name]
     draws_times = "custom.vision.burn_timestamps" in profile["set"]  # which tao does not
     engine = "cosmos-rl" if profile["action"] == "grpo" or draws_times else "tao"
+    gpus = profile["set"].get("policy.parallelism.dp_shard_size", 8)
     code, found, made = run(
-        f"{profile['action']} --engine {engine} --profile {name} --gpus-per-node 8"
+        f"{profile['action']} --engine {engine} --profile {name} --gpus-per-node {gpus}"
     )
     assert code == 0, found
     for key, value in profile["set"].items():

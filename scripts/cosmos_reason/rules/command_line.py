@@ -105,7 +105,9 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     )
     if nodes is None:
         nodes = 1
-    if draft.action == "grpo" and per_node * nodes == 1 and "mode" not in draft.named:
+    is_shared = document.get(draft.spec, "mode") == SHARED  # by a profile or an earlier spec
+    one_gpu = draft.action == "grpo" and per_node * nodes == 1
+    if one_gpu and not is_shared and "mode" not in draft.named:
         _share_one_gpu(draft, origin)
     model, lora = (document.get(draft.spec, key) for key in (draft.params["model"], LORA))
     replicates = draft.engine not in COSMOS or not needs_all_gpus(model, lora)
