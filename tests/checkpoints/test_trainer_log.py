@@ -60,6 +60,7 @@ VALIDATION = "[SFT] Validation loss: 0.4321 for train step 20/60, epoch 1"
                 "total_steps": 9,
                 "train/loss": -0.01234,
                 "train/reward_mean": 0.5123,
+                "train/entropy": 0.2,
                 "train/kl": 0.001,
                 "train/reward_std": 0.1,
                 "train/completion_length": 20.0,
