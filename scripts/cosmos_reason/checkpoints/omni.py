@@ -21,7 +21,7 @@ from cosmos_reason.base import families, files
 from cosmos_reason.base.families import Layout
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import architectures, safetensors_files, tensor_numbers
+from cosmos_reason.checkpoints import architectures, dcp, safetensors_files, tensor_numbers
 from cosmos_reason.checkpoints.safetensors_files import Tensor
 from cosmos_reason.remote import model_names, s3
 
@@ -115,6 +115,7 @@ def _refuse_folders(folder: Path, donor: Path | None) -> None:
     if donor and not donor.is_dir():
         message = f"there is no such folder; name a {families.OMNI.family.title} model"
         raise bad_input("CKPT-DONOR-MISSING", donor, message, _donor(families.OMNI, {}))
+    dcp.refuse(folder, "--checkpoint-path")
     snapshots = sorted(folder.glob("snapshots/*/config.json"))
     if snapshots:
         message = "it is the whole Hub cache of a model; name one snapshot of it"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosmos_reason.base import files
+from cosmos_reason.base.families import Family
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, safetensors_files
@@ -51,19 +52,28 @@ SCHEMES = {
 }
 
 
-# The modules of both families are reached by the same patterns (base/families.py has what differs).
-# The vision tower holds the merger; nothing of it or of the output head is compressed.
-LEFT_ALONE = ["re:.*lm_head", "re:.*visual.*"]
-# Layers, and the norm before them that takes the other half of the smoothing.
-_PART = "re:.*language_model.*"
-SMOOTHED_INTO = [
-    [[f"{_PART}q_proj", f"{_PART}k_proj", f"{_PART}v_proj"], f"{_PART}input_layernorm"],
-    [[f"{_PART}gate_proj", f"{_PART}up_proj"], f"{_PART}post_attention_layernorm"],
-]
-# Qwen2.5-VL may still be stored as transformers < 4.52 did, without language_model.
+# A weight of a decoder layer, as one of the families stores it.
 _LINEAR = re.compile(
-    r"model\.(?:language_model\.)?(layers\.\d+\.(?:self_attn|mlp)\.\w+_proj)\.weight"
+    r"(?:model\.(?:language_model\.)?)?(layers\.\d+\.(?:self_attn|mlp)\.(?:\w+_proj|to_\w+))\.weight"
 )
+
+
+def left_alone(family: Family) -> list[str]:
+    """Return patterns of what is not compressed: the output head, and the vision tower with its
+    merger."""
+    parts = dict.fromkeys(path.partition(".")[0] for path in family.vision_linears)
+    return ["re:.*lm_head", *(f"re:.*{part}.*" for part in parts)]
+
+
+def smoothed_into(family: Family) -> list[list]:
+    """Return groups of layers, each with the norm before it that takes the other half of the
+    smoothing."""
+    part = "re:.*language_model.*"
+    (*inputs, _), (*widening, _) = family.text_linears.values()
+    return [
+        [[part + name for name in inputs], f"{part}input_layernorm"],
+        [[part + name for name in widening], f"{part}post_attention_layernorm"],
+    ]
 
 
 def linear_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -76,10 +86,10 @@ def linear_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def short_name(module: str) -> str | None:
+def short_name(module: str, family: Family) -> str | None:
     """Return the name of a layer in `linear_layers`, from that of its module in the loaded
     model."""
-    match = _LINEAR.fullmatch(f"{module}.weight")
+    match = _LINEAR.fullmatch(family.stored_name(f"{module}.weight"))
     return match[1] if match else None
 
 
@@ -97,7 +107,7 @@ def check_source(folder: Path, scheme_name: str) -> list[Finding]:
         return found
     layers = linear_layers(tensors)
     if not layers:
-        message = "it holds no linear layers of a Qwen language model"
+        message = "it holds no linear layers of a language model of a known family"
         return [error("QUANT-NO-LAYERS", folder, message)]
     coarse = {tensor.dtype for tensor in layers.values()} - FLOATS
     if coarse:

@@ -26,6 +26,7 @@ from cosmos_reason.checkpoints import (
     adapters,
     architectures,
     checkpoint_metrics,
+    dcp,
     safetensors_files,
     tensor_numbers,
 )
@@ -107,6 +108,7 @@ def find(output_dir: Path) -> list[Checkpoint]:
     if not output_dir.is_dir():
         message = "there is no such folder; name the output folder of a train job"
         raise findings.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
+    dcp.refuse(output_dir, "--checkpoint-path of prepare_cosmos3_vlm_checkpoint.py")
     home = home_of(output_dir)
     table = checkpoint_metrics.read(home)
     found = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import ERROR, Failure
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files
+from cosmos_reason.checkpoints import adapters, dcp, run_outputs, safetensors_files
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.draft import TEMPLATE, Draft
@@ -24,6 +24,10 @@ def refuse_no_model(draft: Draft) -> None:
     key = draft.params["model"]
     model = document.get(draft.spec, key)
     if not isinstance(model, str) or not model.startswith("/") or not os.path.exists(model):
+        return
+    checkpoint = dcp.find(Path(model)) if os.path.isdir(model) else None
+    if checkpoint and not os.path.isfile(os.path.join(model, CONFIG)):
+        draft.findings += dcp.refusal(Path(model), checkpoint, "--model").findings
         return
     fault = _why_no_model(Path(model))
     if not fault:

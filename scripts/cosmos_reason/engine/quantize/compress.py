@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from cosmos_reason.base import files
-from cosmos_reason.base.families import FAMILIES
+from cosmos_reason.base.families import FAMILIES, Family
 from cosmos_reason.checkpoints import quantized, safetensors_files
 from cosmos_reason.checkpoints.quantized import Scheme
 from cosmos_reason.engine.quantize.calibration import Records
@@ -27,19 +28,20 @@ def compress(model, tokenizer, table: dict, model_type: str, calibration: Record
     from llmcompressor import oneshot
 
     name = table["quantization_scheme"]
-    options = {"model": model, "processor": tokenizer, "recipe": recipe(name, table)}
+    family = FAMILIES[model_type]
+    options = {"model": model, "processor": tokenizer, "recipe": recipe(name, table, family)}
     if calibration is not None:
         options |= {
             "dataset": calibration.loader(),
             "num_calibration_samples": len(calibration),
             "max_seq_length": table["max_sequence_length"],
             "pipeline": "sequential",
-            "sequential_targets": [FAMILIES[model_type].decoder_layer],
+            "sequential_targets": [family.decoder_layer],
         }
     oneshot(**options)
 
 
-def recipe(name: str, table: dict) -> list:
+def recipe(name: str, table: dict, family: Family) -> list:
     """The library's modifiers for a scheme."""
     from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
@@ -47,13 +49,13 @@ def recipe(name: str, table: dict) -> list:
 
     scheme = quantized.SCHEMES[name]
     kind = GPTQModifier if scheme.refined else QuantizationModifier
-    options = {"targets": "Linear", "scheme": name, "ignore": quantized.LEFT_ALONE}
+    options = {"targets": "Linear", "scheme": name, "ignore": quantized.left_alone(family)}
     if table["kv_precision"] == "fp8":
         options["kv_cache_scheme"] = KV_FP8
     modifiers = [kind(**options)]
     strength = table["smoothing_strength"]
     if scheme.smoothed and strength > 0:
-        mappings = quantized.SMOOTHED_INTO
+        mappings = quantized.smoothed_into(family)
         modifiers.insert(0, SmoothQuantModifier(smoothing_strength=strength, mappings=mappings))
     return modifiers
 
@@ -63,12 +65,13 @@ def weight_errors(model, source: Path, scheme: Scheme) -> dict[str, float]:
     were moved into the weights what that made of it."""
     from compressed_tensors.quantization.lifecycle.forward import fake_quantize
 
+    family = FAMILIES[model.config.model_type]
     tensors, _ = safetensors_files.read_folder(source)
     stored_names = {tensor: name for name, tensor in tensors.items()}
     stored = quantized.linear_layers(tensors)
     errors = {}
     for module_name, module in model.named_modules():
-        layer = quantized.short_name(module_name)
+        layer = quantized.short_name(module_name, family)
         if layer is None or not hasattr(module, "quantization_scheme"):
             continue
         weight = module.weight.detach()
@@ -98,11 +101,27 @@ def save(model, source: Path, work: Path) -> None:
     config = files.read_json(source / "config.json")
     # The library lists modules by name; those of some families are stored under others than
     # they load under.
-    ignored = {"ignore": quantized.LEFT_ALONE}
+    family = FAMILIES[config["model_type"]]
+    ignored = {"ignore": quantized.left_alone(family)}
     config["quantization_config"] = written["quantization_config"] | ignored
     files.write_json(work / "config.json", config)
     for path in source.iterdir():
         if path.suffix in _COPIED and path.name not in _NOT_COPIED:
             shutil.copyfile(path, work / path.name)
+    if not family.saved_by_class:
+        _rename(work, family)
     for path in work.glob("*.safetensors"):
         path.chmod(0o644)  # the writer leaves them to their owner: a server may be another user
+
+
+def _rename(work: Path, family: Family) -> None:
+    """Give tensors the names that the family stores them under, shard by shard."""
+    index = work / safetensors_files.INDEX_NAME
+    for path in work.glob("*.safetensors"):
+        tensors = {family.stored_name(name): one for name, one in load_file(path).items()}
+        save_file(tensors, path, {"format": "pt"})
+    if index.is_file():
+        table = files.read_json(index)
+        names = table["weight_map"].items()
+        table["weight_map"] = {family.stored_name(name): file for name, file in names}
+        files.write_json(index, table)
