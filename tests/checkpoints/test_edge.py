@@ -36,6 +36,12 @@ def test_transformers_reads_the_same_tensors_of_the_published_and_the_plain_fold
     assert model_names.family(str(tiny_edge_model)) == ("cosmos3_edge", False)
 
 
+def test_the_script_converts_it_and_transformers_reads_the_result(published_edge, tmp_path):
+    done = convert(published_edge, tmp_path / "out", flags=["--json", "--validate"])
+    assert done.returncode == 0 and finding_ids(done) == ["CKPT-LOADABLE"], done.stdout
+    assert "70 tensors" in done.stdout
+
+
 def test_the_generator_stays_behind(published_edge, tiny_edge_model):
     stored = load_file(
         published_edge / "transformer" / "diffusion_pytorch_model-00001-of-00002.safetensors"

@@ -266,15 +266,16 @@ def validate(folder: Path, image: str | None) -> Finding:
     """
     program = bundle.ROOT / "scripts/cosmos_reason/engine/loadable.py"
     code = program.read_text(encoding="utf-8")
-    model_type = model_names.family(str(folder))[0]
+    family = model_names.known_family(str(folder))
+    expected = [family.model_type, "of-class" if family.saved_by_class else "of-layout"]
     if image:
         where = image
         command = ["docker", "run", "--rm", "--network", "none"]
         command += ["-v", f"{folder.resolve()}:/converted:ro", "--entrypoint", "python3"]
-        command += [image, "-c", code, "/converted", model_type]
+        command += [image, "-c", code, "/converted", *expected]
     else:
         where = sys.executable
-        command = [sys.executable, "-c", code, str(folder), model_type]
+        command = [sys.executable, "-c", code, str(folder), *expected]
     offline = os.environ | {"HF_HUB_OFFLINE": "1"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)

@@ -1,5 +1,5 @@
 """Whether transformers itself reads a converted folder as the model_type that it should be (the
-arguments): config, tokenizer, processor, names, shapes.
+arguments, with how its tensors are named): config, tokenizer, processor, names, shapes.
 
 It stands alone, because it also runs inside containers that have nothing of this library. Prints
 one line, or fails.
@@ -15,7 +15,9 @@ import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 
-def main(folder: Path, model_type: str) -> None:
+def main(folder: Path, model_type: str, names: str) -> None:
+    """`names` is "of-class" where tensors are stored under the names of the class. Where they are
+    not, the class itself is to find them, which takes the memory of the weights."""
     config = AutoConfig.from_pretrained(folder)
     if config.model_type != model_type:
         raise SystemExit(f"model_type is {config.model_type}")
@@ -28,8 +30,14 @@ def main(folder: Path, model_type: str) -> None:
         model = AutoModelForImageTextToText.from_config(config)
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     stored = stored_shapes(folder)
-    if stored != expected:
+    if names == "of-class" and stored != expected:
         raise SystemExit(f"names or shapes differ: {sorted(set(stored) ^ set(expected))[:5]}")
+    if names != "of-class":
+        options = {"dtype": "auto", "output_loading_info": True}
+        _, told = AutoModelForImageTextToText.from_pretrained(folder, **options)
+        wrong = [name for found in told.values() for name in found]
+        if wrong:
+            raise SystemExit(f"names or shapes differ: {sorted(map(str, wrong))[:5]}")
     print(f"{type(config).__name__}, {len(stored)} tensors, processor {processor}")
 
 
@@ -45,4 +53,4 @@ def stored_shapes(folder: Path) -> dict[str, list[int]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])
