@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from support import ROOT
 
+from cosmos_reason.base import families
 from cosmos_reason.data import clip_files, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import read
@@ -149,7 +150,7 @@ def test_a_conversation_costs_what_its_chat_text_costs(tiny, tiny_model, texts):
     turns = [Turn(("user", "assistant")[number % 2], text) for number, text in enumerate(texts)]
     assume(not any(mark in text for text in texts for mark in ("<|",)))
     encoder = Encoder.__new__(Encoder)
-    encoder.tokenizer = tokenizer
+    encoder.tokenizer, encoder.family = tokenizer, families.DEFAULT
     pieces = [text for text, _ in encoder.segments(turns, (), ())]
     encoded = sum(len(tokenizer(piece, add_special_tokens=False)["input_ids"]) for piece in pieces)
     assert tiny.conversation(turns, False) == encoded

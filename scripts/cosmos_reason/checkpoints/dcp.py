@@ -18,7 +18,14 @@ EXPORT = "python -m cosmos_framework.scripts.export_model"
 
 def find(folder: Path) -> Path | None:
     """Return the checkpoint (RUN/checkpoints/iter_N) that a folder is, is part of, or has as its
-    newest; None for anything else."""
+    newest; None for anything else, and for what may not be read, which others tell."""
+    try:
+        return _find(folder)
+    except OSError:
+        return None
+
+
+def _find(folder: Path) -> Path | None:
     if any(folder.glob("*.distcp")):
         return folder.parent if folder.name == "model" else folder
     if any((folder / "model").glob("*.distcp")):
