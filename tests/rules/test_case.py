@@ -206,7 +206,7 @@ def test_of_an_adapter_the_base_tells_the_family(tmp_path):
         (["layers.17.mlp.up"], True),
         (["visual.merger"], True),
         (["17.mlp.up_proj", ".5.attn.qkv", "layers.17", "blocks.3", "merger_list.2"], True),
-        (["merger.mlp.2"], True),  # of Qwen2.5-VL
+        (["merger.mlp.2"], False),  # of Qwen2.5-VL
         (["merger.mlp.1"], False),
         (["linear_fc3"], False),
         (["q_prj"], False),
@@ -214,6 +214,24 @@ def test_of_an_adapter_the_base_tells_the_family(tmp_path):
 )
 def test_adapters_must_match_a_layer(layers, legal):
     one = found("train", policy__lora={"r": 8, "lora_alpha": 16, "target_modules": layers})
+    assert ("SPEC-LORA-LAYERS" not in one) == legal
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "legal"),
+    [
+        ("Cosmos-Reason1-7B", ["merger.mlp.2"], True),
+        ("Cosmos-Reason1-7B", ["linear_fc1"], False),
+        ("Cosmos3-Edge", ["q_proj", "fc1"], True),
+        ("Cosmos3-Edge", ["visual.encoder.layers.3.self_attn", "projector"], True),
+        ("Cosmos3-Edge", ["gate_proj"], False),
+        ("Cosmos3-Edge", ["qkv"], False),
+    ],
+)
+def test_the_layers_are_those_of_the_family(model, layers, legal):
+    lora = {"r": 8, "lora_alpha": 16, "target_modules": layers}
+    name = f"hf_model://nvidia/{model}"
+    one = found("train", "transformers", policy__lora=lora, policy__model_name_or_path=name)
     assert ("SPEC-LORA-LAYERS" not in one) == legal
 
 

@@ -93,7 +93,7 @@ RULES = (
         "SPEC-LORA-LAYERS", ERROR, TRAINING, "policy.lora.target_modules",
         "part of no layer's name",
         lambda case: ", ".join(shown(entry) for entry in unmatched_targets(case)),
-        reads=("policy.lora",), fix=matched_targets,
+        reads=("policy.lora", "{model}"), fix=matched_targets,
     ),
     Rule(
         "SPEC-LORA-MERGE", INFO, TRAINING, "policy.lora.target_modules",

@@ -115,6 +115,7 @@ def replicated(case) -> bool:
     return case("policy.parallelism.dp_replicate_size") > 1
 
 
+SIZED = ("policy.lora", "{model}")  # what decides how far a model is sharded
 MOVED = ("{model}", SHARD, GRID + "cp_size", GRID + "pp_size")  # what moved_to_shards reads
 
 
@@ -134,7 +135,7 @@ RULES = (
         "SPEC-GPUS", ERROR, "train", SHARD, f"{PRODUCT} must be the number of GPUs",
         lambda case: case.gpus and case.policy_gpus != case.gpus
         and f"layout of {case.policy_gpus}, {case.gpus} GPUs",
-        reads=(*POLICY_GPUS, "mode"), fix=shards_for_gpus,
+        reads=(*POLICY_GPUS, "mode", *SIZED), fix=shards_for_gpus,
     ),
     Rule(
         "SPEC-GPUS-GRPO", ERROR, "grpo", SHARD,
@@ -142,7 +143,7 @@ RULES = (
         "must not exceed the number of GPUs",
         lambda case: case.gpus and case.needed_gpus > case.gpus
         and f"{case.needed_gpus} needed, {case.gpus} GPUs",
-        reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"), fix=layout_for_gpus,
+        reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode", *SIZED), fix=layout_for_gpus,
     ),
     Rule(
         "SPEC-GPUS-IDLE", WARNING, "grpo", SHARD, "some GPUs stay idle",
