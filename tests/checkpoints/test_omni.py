@@ -9,6 +9,8 @@ import sys
 
 import jsonschema
 import pytest
+import torch
+import transformers
 from omni_layouts import (
     NANO,
     SUPER,
@@ -423,3 +425,22 @@ def test_the_same_seed_gives_the_same_checkpoint(published, tmp_path):
         )
     parameters = omni.open_source(published).total_size / 2
     assert 0.9e6 < parameters < 1.1e6
+
+
+def test_transformers_reads_the_same_tensors_of_the_omni_checkpoint_and_of_its_conversion(
+    published, tmp_path
+):
+    """Its own classes read both, so they are the oracle of the conversion."""
+    conversion.convert(omni.open_source(published), tmp_path / "out", 10**9, force=False, jobs=1)
+    states = []
+    for kind, folder in (
+        (transformers.Cosmos3OmniForConditionalGeneration, published),
+        (transformers.Qwen3VLForConditionalGeneration, tmp_path / "out"),
+    ):
+        network, told = kind.from_pretrained(folder, output_loading_info=True)
+        assert not any(told.values()), told
+        states.append(network.state_dict())
+    native, converted = states
+    assert native.keys() == converted.keys()
+    for name, tensor in native.items():
+        assert torch.equal(tensor, converted[name]), name

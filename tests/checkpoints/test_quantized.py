@@ -8,6 +8,7 @@ from collections import namedtuple
 import pytest
 
 from cosmos_reason.base import files
+from cosmos_reason.base.families import cosmos3_edge
 from cosmos_reason.checkpoints import quantized, safetensors_files
 from cosmos_reason.checkpoints.safetensors_files import Tensor
 from cosmos_reason.spec import quantizing
@@ -52,6 +53,9 @@ def test_the_projections_of_the_language_model_are_compressed_and_nothing_else(m
     [
         ("model.language_model.layers.3.self_attn.q_proj.weight", "layers.3.self_attn.q_proj"),
         ("model.layers.3.mlp.up_proj.weight", "layers.3.mlp.up_proj"),  # an older Qwen2.5-VL
+        ("layers.3.self_attn.to_q.weight", "layers.3.self_attn.to_q"),  # Cosmos3-Edge
+        ("layers.3.mlp.down_proj.weight", "layers.3.mlp.down_proj"),
+        ("model.visual.encoder.layers.3.self_attn.q_proj.weight", None),
         ("visual.blocks.0.mlp.up_proj.weight", None),
         ("model.visual.blocks.0.mlp.gate_proj.weight", None),
         ("model.visual.merger.linear_fc1.weight", None),
@@ -59,9 +63,20 @@ def test_the_projections_of_the_language_model_are_compressed_and_nothing_else(m
         ("lm_head.weight", None),
     ],
 )
-def test_layers_of_both_families_are_known_by_name(tmp_path, stored, layer):
+def test_layers_of_all_families_are_known_by_name(tmp_path, stored, layer):
     tensor = Tensor(tmp_path, "BF16", (4, 4), 0, 32)
     assert list(quantized.linear_layers({stored: tensor})) == ([layer] if layer else [])
+
+
+@pytest.mark.parametrize("scheme", quantized.SCHEMES)
+def test_cosmos3_edge_has_the_layers_that_each_scheme_wants(tiny_edge_model, scheme):
+    assert quantized.check_source(tiny_edge_model, scheme) == []
+    tensors, _ = safetensors_files.read_folder(tiny_edge_model)
+    assert len(quantized.linear_layers(tensors)) == 3 * 6
+    left = quantized.left_alone(cosmos3_edge.FAMILY)
+    assert "re:.*projector.*" in left and "re:.*visual.*" in left
+    module = "model.language_model.layers.2.mlp.fc1"
+    assert quantized.short_name(module, cosmos3_edge.FAMILY) == "layers.2.mlp.up_proj"
 
 
 @pytest.mark.parametrize("scheme", quantized.SCHEMES)

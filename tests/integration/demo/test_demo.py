@@ -61,3 +61,11 @@ def test_reason1_learns_as_the_default_does(tmp_path):
     assert summary["baseline_accuracy"] <= 0.5
     config = files.read_json(tmp_path / "demo" / "model" / "config.json")
     assert config["model_type"] == "qwen2_5_vl" and "prepare_cosmos3" not in done.stdout
+
+
+@pytest.mark.release
+def test_edge_learns_too(tmp_path):
+    done, summary = demo(tmp_path, 0, "edge")
+    assert summary["accuracy"] >= 0.85 and summary["baseline_accuracy"] <= 0.5
+    config = files.read_json(tmp_path / "demo" / "model" / "config.json")
+    assert config["model_type"] == "cosmos3_edge" and "prepare_cosmos3" in done.stdout
