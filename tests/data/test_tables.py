@@ -91,8 +91,7 @@ def test_what_tells_rows_of_one_clip_apart_as_times_do_is_told_whatever_its_name
     source, names, last, code
 ):
     lines = [f"video,{names},answer", "0.mp4,0,3,yes", f"0.mp4,0:03,0:06,{last}"]
-    findings, _, _ = build(source, lines, *ASKED)
-    told = findings[code]
+    told = build(source, lines, *ASKED)[0][code]
     assert told["severity"] == ("error" if last == "no" else "warning")
     assert names.replace(",", " and ") in told["message"]
     ignored = [word for name in names.split(",") for word in ("--column", f"ignore={name}")]

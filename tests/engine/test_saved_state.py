@@ -71,13 +71,19 @@ def test_the_host_holds_few_tensors_at_a_time(tmp_path, trained, monkeypatch):
     gathered = Gathered()
     monkeypatch.setattr(shards, "whole", gathered)
     save(tmp_path / "policy", trained)
-    assert gathered.times == 4 + 4 * 3 and gathered.most <= 2
+    assert gathered.times >= 4 + 4 * 3 and gathered.most <= 2
 
 
 def test_all_is_gathered_also_when_the_disk_is_full(tmp_path, trained, monkeypatch):
     """The other ranks take part in each, and would wait."""
     gathered = Gathered()
     monkeypatch.setattr(shards, "whole", gathered)
-    with files_up_to(100), pytest.raises(Failure, match="ENGINE-SAVE-FAILED"):
+    with files_up_to(100), pytest.raises(Failure, match="ENGINE-SAVE-FAILED") as full:
         save(tmp_path / "policy", trained)
-    assert gathered.times == 4 + 4 * 3 and not list(tmp_path.iterdir())
+    assert str(full.value.findings[0].fix) == "--set train.ckpt.max_keep=1"
+    (tmp_path / "file").touch()
+    with pytest.raises(Failure, match="ENGINE-SAVE-FAILED") as other:
+        save(tmp_path / "file" / "policy", trained)
+    assert not other.value.findings[0].fix  # fewer checkpoints would not mend it
+    (tmp_path / "file").unlink()
+    assert gathered.times >= 4 + 4 * 3 and not list(tmp_path.iterdir())

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cosmos_reason.base import families, files, findings, progress, secrets
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
     adapters,
     checkpoint_metrics,
@@ -284,9 +283,8 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
         fix = _removal(target, stale)
         found.append(findings.error("PUBLISH-OTHER-WEIGHTS", target.uri, message, fix, names=stale))
     if target.exists and not target.private and not public:
-        message = "the repository is public: everybody would see the model"
-        fix = Fix(flags={"--public": True})
-        found.append(findings.error("PUBLISH-PUBLIC", target.uri, message, fix))
+        message = "the repository is public: everybody would see the model (--public says so)"
+        found.append(findings.error("PUBLISH-PUBLIC", target.uri, message))
     if target.exists and target.private and public and not s3.is_uri(target.uri):
         message = "the repository is private and stays so"
         found.append(findings.info("PUBLISH-STAYS-PRIVATE", target.uri, message))

@@ -304,7 +304,8 @@ class Training:
             f"{basis}; it is a proxy: cosmos-rl leaves the last partial batch out of it, "
             "and the lowest is often not the best accuracy"
         )
-        return findings.info("CKPT-VAL-LOSS-PROXY", self.output_dir, message, flags("accuracy"))
+        scored = "accuracy" if "accuracy" in self._metrics() else ""
+        return findings.info("CKPT-VAL-LOSS-PROXY", self.output_dir, message, flags(scored))
 
     def _unequal_validations(self, chosen: Checkpoint) -> list[Finding]:
         """Return a warning where other checkpoints were validated on more records than the chosen

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, error
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints.safetensors_files import BITS, Tensor, read_chunks
 
 FLOATS = {"BF16", "F16", "F32"}
@@ -111,9 +110,7 @@ def refuse_not_finite(values, file: Path) -> None:
 
     if not np.isfinite(values).all():
         message = "numbers are not finite: the training diverged"
-        raise Failure(
-            error("CKPT-NOT-FINITE", file, message, Fix(flags={"--by": "NAME"})), EXIT_CHECKS_FAILED
-        )
+        raise Failure(error("CKPT-NOT-FINITE", file, message), EXIT_CHECKS_FAILED)
 
 
 def read_float32(tensor: Tensor):

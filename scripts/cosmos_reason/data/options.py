@@ -169,11 +169,11 @@ def letters(
             wrong = ""
             begin = 0 if from_0 else 1
         if wrong:
-            fix = (
-                f"--column answer_from_0={column} where 0 is the first option, "
+            wrong += (
+                f": --column answer_from_0={column} where 0 is the first option, "
                 f"--column answer_from_1={column} where 1 is"
             )
-            raise f.bad_input("BUILD-OPTIONS", where[place], wrong, fix)
+            raise f.bad_input("BUILD-OPTIONS", where[place], wrong)
     lettered = list(answers)
     for place, number in numbers.items():
         of_row = list(options[place])

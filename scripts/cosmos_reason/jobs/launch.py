@@ -552,10 +552,11 @@ def _recorded(job: Job, launch: Launch, spec: dict) -> tuple[Job, int]:
 
 def _not_recorded(problem: OSError, launch: Launch) -> Failure:
     message = f"got {problem.strerror or problem}, expected room for a job and the right to write"
-    elsewhere = "--jobs-dir where there is room"
+    elsewhere = "--jobs-dir DIR"
     if launch.retry_of:  # --jobs-dir is where it is looked for, unless its path is given
         again = ["scripts/launch_job.py", "retry", str(launch.spec_path.parent)]
         elsewhere = f"{shlex.join(again)} --jobs-dir DIR"
     problem.filename = problem.filename or str(launch.jobs_dir)
-    ways = [way for way in (files.way_out(problem), elsewhere) if way]
-    return outside("JOB-FOLDER", problem.filename, message, "; or ".join(ways))
+    way = files.way_out(problem)
+    message += f"; {way}, or a folder elsewhere" if way else ""
+    return outside("JOB-FOLDER", problem.filename, message, elsewhere)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from cosmos_reason.base.families import FAMILIES
-from cosmos_reason.base.files import read_json, whole_folder, write_json
+from cosmos_reason.base.files import NO_ROOM, read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, safetensors_files, training_settings
@@ -41,7 +41,11 @@ def _writing(folder: Path) -> Iterator[Path]:
         with whole_folder(folder) as unfinished:
             yield unfinished
     except (OSError, SafetensorError) as problem:
-        fix = Fix(changes={"train.ckpt.max_keep": 1})
+        # safetensors says the number in words.
+        numbers = [f"(os error {number})" for number in NO_ROOM]
+        is_full = getattr(problem, "errno", None) in NO_ROOM
+        is_full |= any(number in str(problem) for number in numbers)
+        fix = Fix(changes={"train.ckpt.max_keep": 1}) if is_full else Fix()
         raise outside("ENGINE-SAVE-FAILED", folder, f"got {problem}", fix) from None
 
 

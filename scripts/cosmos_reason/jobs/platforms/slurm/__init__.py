@@ -132,7 +132,7 @@ def _folder_there(where: Host, jobs_dir: Path) -> list[Finding]:
     if where.has(str(nearest)):
         return []
     message = f"got no such folder on {where.name}, expected one that the cluster shares"
-    return [error("JOB-SLURM-FOLDER", nearest, message, "--jobs-dir on a shared file system")]
+    return [error("JOB-SLURM-FOLDER", nearest, message, "--jobs-dir DIR")]
 
 
 def _gpus(launch: Launch, needed: int, count: int) -> int:
