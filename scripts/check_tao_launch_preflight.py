@@ -293,7 +293,9 @@ def wrong_labels(options: PreflightOptions) -> list[Finding]:
     for label in sorted(set(labels)):
         if labels.count(label) > 1:
             message = f"got label {label!r} twice, expected a path each for labels of their own"
-            fix = Fix(flags={"--path": f"{label}2=PATH"})
+            second = [path for name, path in options.path if name == label][1]
+            written = shlex.quote(f"{label}={second}")
+            fix = f"replace --path {written} with --path {shlex.quote(f'{label}2={second}')}"
             found.append(findings.error("PRE-LABEL", "--path", message, fix))
     for name in LABELLED:
         flag = f"--{name.replace('_', '-')}"

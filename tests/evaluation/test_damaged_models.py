@@ -65,6 +65,55 @@ def test_weights_that_are_no_numbers_are_found_before_anything_is_done(
     assert not (tmp_path / "results" / "results.json").exists()
 
 
+def in_shards(folder):
+    """The same model in two files, the second of which holds one infinite number."""
+    table = load_file(folder / safetensors_files.SINGLE)
+    names = sorted(table)
+    table[names[-1]].view(-1)[1] = float("inf")
+    shards = {}
+    for number in (0, 1):
+        shards |= dict.fromkeys(names[number::2], f"model-{number}.safetensors")
+        part = {name: table[name] for name in names[number::2]}
+        save_file(part, folder / f"model-{number}.safetensors", {"format": "pt"})
+    (folder / safetensors_files.SINGLE).unlink()
+    safetensors_files.write_index(folder, shards, 0)
+
+
+def as_adapter(folder):
+    """An adapter of the model, one half of which has a number that is none."""
+    base = folder.parents[3] / "base"
+    shutil.copytree(folder, base)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    tensors = safetensors_files.read_folder(base)[0]
+    (query, *_) = (name for name in tensors if name.endswith("self_attn.q_proj.weight"))
+    outputs, inputs = tensors[query].shape
+    module = f"base_model.model.{query.removesuffix('.weight')}"
+    halves = {
+        f"{module}.lora_A.weight": torch.ones(2, inputs),
+        f"{module}.lora_B.weight": torch.full((outputs, 2), float("nan")),
+    }
+    save_file(halves, folder / "adapter_model.safetensors", {"format": "pt"})
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    config |= {"base_model_name_or_path": str(base)}
+    files.write_json(folder / "adapter_config.json", config)
+
+
+@pytest.mark.parametrize("form", [in_shards, as_adapter], ids=lambda form: form.__name__)
+@pytest.mark.parametrize("what", ["ask", "choose", "publish"])
+def test_shards_and_adapters_are_looked_at_as_a_whole_too(
+    evaluate_spec, weights, tmp_path, form, what
+):
+    if weights.name != safetensors_files.SINGLE:
+        weights.rename(weights.parent / safetensors_files.SINGLE)
+        (weights.parent / safetensors_files.INDEX_NAME).unlink()
+    form(weights.parent)
+    name, *words = commands(evaluate_spec, tmp_path)[what]
+    run = run_here if what == "ask" else run_script
+    done = run(name, *words, "--json", cwd=tmp_path)
+    assert done.returncode in (1, 2) and errors_of(done) == ["CKPT-NOT-FINITE"]
+
+
 @pytest.mark.parametrize(
     ("what", "config"),
     [

@@ -398,7 +398,7 @@ def test_an_output_that_holds_more_than_the_jobs_own_is_refused(site, folder):
     (finding,) = [one for one in found if one.severity == "error"]
     assert (
         finding.id == "JOB-OUTPUT-SHARED"
-        and str(finding.fix) == "--unset train.output_dir"
+        and str(finding.fix) == "--set train.output_dir=DIR"
         and not site.jobs.exists()
     )
 

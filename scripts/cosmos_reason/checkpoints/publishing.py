@@ -89,8 +89,8 @@ def _verified(folder: Path) -> list[Finding]:
     if kind == run_outputs.RESUME:
         model = folder.parents[2] / "safetensors" / folder.parent.name
         message = "it is a resume folder (optimizer, pickles), not a model"
-        fix = shlex.join(["scripts/publish_checkpoint.py", str(model)])
-        raise findings.bad_input("CKPT-NOT-MODEL", folder, message, fix)
+        message += f"; name {model}" if model.is_dir() else ""
+        raise findings.bad_input("CKPT-NOT-MODEL", folder, message)
     found = run_outputs.verify(folder, whole=True)
     if findings.has_errors(found):
         raise Failure(found, findings.EXIT_CHECKS_FAILED)

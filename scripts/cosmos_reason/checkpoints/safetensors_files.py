@@ -154,14 +154,17 @@ def read_index(path: Path) -> dict[str, str]:
     (CKPT-INDEX-BAD)."""
     try:
         text = path.read_text(encoding="utf-8")
-        shards = json.loads(text, object_pairs_hook=_without_twins)["weight_map"]
+        index = json.loads(text, object_pairs_hook=_without_twins)
+        shards = index["weight_map"]
+        index["metadata"]  # which transformers reads
         if not shards or not all(isinstance(file, str) for file in shards.values()):
             raise ValueError("an empty weight_map or one that does not name files")
         outside = sorted({file for file in shards.values() if _leaves_folder(file)})
         if outside:
             raise ValueError(f"shards {outside[:3]} outside its folder")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-        message = f"it is not of the form {{'weight_map': {{tensor: file}}}}: {problem!r}; "
+        message = f"it is not of the form {{'metadata': {{}}, 'weight_map': {{tensor: file}}}}: "
+        message += f"{problem!r}; "
         message += "export it again"
         finding = error("CKPT-INDEX-BAD", path, message)
         raise Failure(finding, EXIT_CHECKS_FAILED) from None

@@ -518,7 +518,10 @@ def _of_one_kind(files: Folder, names: list[str]) -> list[str]:
     kinds = {posixpath.splitext(name)[1]: name for name in reversed(names)}
     if len(kinds) > 1:
         message = f"got {' and '.join(kinds.values())}, expected tables of one kind"
-        fix = f"scripts/build_dataset.py {shlex.quote(str(files.root / names[0]))} -o data"
+        fix = ""
+        if not isinstance(files, Repository):
+            fix = f"replace {shlex.join([str(files.root)])} with "
+            fix += shlex.quote(str(files.root / names[0]))
         raise f.bad_input("BUILD-TABLES-MIXED", files.root, message, fix)
     return names
 

@@ -241,7 +241,7 @@ def check_outputs(launch: Launch) -> list[Finding]:
         else:
             continue
         message = f"got {what}, expected one for {key} alone (none: a folder of the job)"
-        found.append(findings.error("JOB-OUTPUT-SHARED", value, message, Fix(changes={key: None})))
+        found.append(findings.error("JOB-OUTPUT-SHARED", value, message, Fix(changes={key: "DIR"})))
     return found
 
 
