@@ -1,6 +1,7 @@
 """What each column is: declared by flags, by a saved mapping or by a published set, or known by its
 name; shown before anything is written, and saved beside every build."""
 
+import json
 import tarfile
 
 import jsonschema
@@ -252,6 +253,26 @@ def test_events_become_questions_of_both_answers(source, events):
     jsonschema.validate(yaml.safe_load(saved.read_text()), bundle.schema("mapping"))
     _, again = build(source, events, "--mapping", saved, out="again")
     assert again == splits and "BUILD-COLUMN-UNUSED" not in ids(report)
+
+
+def test_events_in_frames_of_clips_of_several_rates(source):
+    """A moment has the seconds of an event, in whole frames of its own clip."""
+    lines = ["video,from,to,event"]
+    for number, rate in enumerate((8, 10, 25)):
+        write_clip(source / f"f{number}.mp4", frames=12 * rate, rate=rate, tint=number)
+        lines += [f"f{number}.mp4,{n * rate},{(n + 1) * rate},{'ab'[n % 2]}" for n in range(4)]
+    flags = ("--column", "start_frame=from", "--column", "end_frame=to", *ABSENT[4:])
+    build(source, lines, *flags)
+    cuts = json.loads((source.parent / "out" / "train" / "cuts.json").read_text())
+    records = json.loads((source.parent / "out" / "train" / "annotations.json").read_text())
+    assert len(records) == 24
+    for one in records:
+        (asked, said), cut = (turn["value"] for turn in one["conversations"]), cuts[one["video"]]
+        event = "a" if "happen: a" in asked else "b"
+        busy = [(n, n + 1) for n in range(4) if "ab"[n % 2] == event]
+        assert cut["end"] - cut["start"] == pytest.approx(1, abs=0.07) and cut["end"] <= 12
+        is_there = any(cut["start"] < until and begin < cut["end"] for begin, until in busy)
+        assert is_there == (said == "yes")
 
 
 def test_moments_without_an_event_that_are_too_few_are_told(source, events):

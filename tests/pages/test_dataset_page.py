@@ -50,8 +50,9 @@ def test_it_shows_every_record_conflicts_shortcuts_agreement_and_groups(tmp_path
     assert f"Is it &lt;b&gt;? Answer yes or no. {answer} {first['id']} {other} again" in text
     assert re.search(r"the length of the clip 9\d% 5\d% \((yes|no)\)", text)
     assert re.search(r"Answer yes or no. 48 48 47 0\.9\d", text)
-    rows = re.findall(r"camera=(c\d) (\d+) (\d+)", text)
-    groups = {name: (int(a), int(b)) for name, a, b in rows}
+    groups = {
+        name: (int(a), int(b)) for name, a, b in re.findall(r"camera=(c\d) (\d+) (\d+)", text)
+    }
     assert sorted(groups) == ["c0", "c1", "c2", "c3"] and all(0 in one for one in groups.values())
 
 

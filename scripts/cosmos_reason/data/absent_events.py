@@ -3,6 +3,7 @@ of them would be answered yes without moments at which it does not."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import defaultdict
 from dataclasses import replace
@@ -18,7 +19,7 @@ from cosmos_reason.media import files as media
 
 FLAG = "--also-ask-absent"
 HAPPENS = "(happens)"  # stands for a column: whether the event of a row happens in its moment
-PER_SECOND = {"": 1, "ms": 1000}
+PER_SECOND = {"": 1, "ms": 1000}  # of frames the rate of the clip
 
 
 def asked(
@@ -38,10 +39,10 @@ def asked(
     """
     of_role = {one.role: one for one in reversed(chosen)}
     lacking = [role for role in ("start", "end", "answer") if role not in of_role]
-    if lacking or of_role["start"].unit not in PER_SECOND or "question" in of_role:
+    if lacking or "question" in of_role:
         message = (
             "got rows that it cannot ask about, expected columns of events (answer) and of their "
-            "begin and end in seconds or milliseconds, and none of questions"
+            "begin and end, and none of questions"
         )
         raise f.bad_input("USAGE", FLAG, message)
     start, end, event = of_role["start"], of_role["end"], of_role["answer"]
@@ -61,40 +62,51 @@ def asked(
             "as pictures, expected clips as files beside the table: unpack or download them"
         )
         raise f.bad_input("USAGE", FLAG, message)
-    scale = PER_SECOND[start.unit]
     first: dict[Path, int] = {}  # clip -> its first row
+    lengths: dict[Path, Fraction] = {}  # in seconds, of the clips that open
+    per_second: dict[Path, Fraction] = {}  # how many units of the times a second has
     spans: dict[str, list[tuple[Path, Fraction, Fraction]]] = defaultdict(list)
     written: dict[str, str] = {}  # the event as its first row has it
     for place, (row, (_, medium)) in enumerate(zip(rows, named, strict=True)):
         if not isinstance(medium, Path) or medium == UNNAMED or not medium.is_file():
             continue
-        first.setdefault(medium, place)
+        if medium not in first:
+            first[medium] = place
+            with contextlib.suppress(f.Failure):  # told where it is written
+                facts = media.probe(medium)
+                lengths[medium] = Fraction(facts.seconds).limit_denominator(1000)
+                frames = Fraction(facts.fps or 1).limit_denominator(parts.MOST)
+                per_second[medium] = Fraction(PER_SECOND.get(start.unit, frames))
         edges = row.values.get(start.name), row.values.get(end.name)
         if start.name == end.name and isinstance(edges[0], list) and len(edges[0]) == 2:
             edges = tuple(edges[0])
         try:
-            begin, stop = (parts.seconds(edge) / scale for edge in edges)
-        except ValueError:  # told where the parts are cut
+            begin, stop = (parts.seconds(edge) / per_second[medium] for edge in edges)
+        except (ValueError, KeyError):  # told where the parts are cut
             continue
         text = cell_text(row.values.get(event.name))
         written.setdefault(alike(text), text)
         spans[alike(text)].append((medium, begin, stop))
-    lengths = {clip: seconds for clip in first if (seconds := _length(clip)) is not None}
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
     made: list[Row] = []
     splits = list(splits)
     for key, of_event in sorted(spans.items()):
         wanted = round(reading.absent * len(of_event))
-        moments = _moments(key, of_event, lengths, wanted, reading.seed)
+        # Frames are whole: where they are counted, one on either side is left free.
+        apart = {clip: 1 / per_second[clip] * (start.unit == "frame") for clip in lengths}
+        moments = _moments(key, of_event, lengths, apart, wanted, reading.seed)
         if len(moments) < wanted:
             message = f"got {len(moments)} moments without it, expected {wanted}"
             problems.append(f.warning("BUILD-ABSENT-FEW", written[key], message))
         for clip, begin, stop in moments:
             like = rows[first[clip]]
             values = {name: one for name, one in like.values.items() if name not in left_out}
-            values |= {start.name: float(begin * scale), end.name: float(stop * scale)}
+            edges = [float(edge * per_second[clip]) for edge in (begin, stop)]
+            if start.unit == "frame":
+                edges = [round(edges[0]), round(edges[0]) + max(round(edges[1] - edges[0]), 1)]
+            values |= {start.name: edges[0], end.name: edges[1]}
             if start.name == end.name:
-                values[start.name] = [float(begin * scale), float(stop * scale)]
+                values[start.name] = edges
             values |= {event.name: written[key], HAPPENS: "no"}
             made.append(like._replace(values=values, where=f"{like.where} without {written[key]}"))
             splits.append(splits[first[clip]])
@@ -105,22 +117,16 @@ def asked(
     return [*happening, *made], splits, replace(reading, columns=columns, saved=saved, absent=0.0)
 
 
-def _length(clip: Path) -> Fraction | None:
-    """Seconds; None for a clip that does not open, which is told where it is written."""
-    try:
-        return Fraction(media.probe(clip).seconds).limit_denominator(1000)
-    except f.Failure:
-        return None
-
-
 def _moments(
     key: str,
     of_event: list[tuple[Path, Fraction, Fraction]],
     lengths: dict[Path, Fraction],
+    apart: dict[Path, Fraction],
     wanted: int,
     seed: int,
 ) -> list[tuple[Path, Fraction, Fraction]]:
-    """Moments that overlap neither the event nor each other, at most `wanted`."""
+    """Moments that overlap neither the event nor each other, at most `wanted`, with the seconds of
+    `apart` on either side."""
     draw = random.Random(f"{seed} {key}")
     taken: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for clip, begin, stop in of_event:
@@ -132,8 +138,9 @@ def _moments(
         for clip in sorted(lengths):
             here = Fraction(0)
             for busy_from, busy_to in [*sorted(taken[clip]), (lengths[clip], lengths[clip])]:
-                if busy_from - here >= stop - begin > 0:
-                    fitting.append((clip, here, busy_from - (stop - begin)))
+                earliest, latest = here + apart[clip], busy_from - apart[clip] - (stop - begin)
+                if latest >= earliest and stop > begin:
+                    fitting.append((clip, earliest, latest))
                 here = max(here, busy_to)
         if not fitting:
             break

@@ -28,7 +28,7 @@ FLAT = (*DELIMITED, WORKBOOK)  # a line is a row, and no cell holds others
 OTHER_SPREADSHEETS = (".xls", ".ods")
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COLUMNAR = (".parquet", ".arrow")
-PERCENT = re.compile(r"0+(\.0+)?%")  # formats of numbers: 0%, 0.0%
+PERCENT = re.compile(r"0+(\.0+)? ?%")  # formats of numbers: 0%, 0.0%
 ZEROS = re.compile("00+")  # 0007
 SCANNED, LONGEST_FORMULA = 1 << 20, 1 << 14  # bytes
 # What the reader of rows passes over in the XML of a sheet: merged cells, formulas without a value.
