@@ -29,7 +29,6 @@ from cosmos_reason.data import (
     converted,
     held_out,
     mapping,
-    parts,
     roles,
     source_files,
 )
@@ -195,7 +194,11 @@ def main(args) -> cli.Outcome:
     agreement = [one for told in found for one in told.data.get("agreement", ())]
     text = mapping.as_text(document)
     written, left_out = dataset_writer.write(splits, output, plan, text, agreement)
-    found = [*found, *left_out, *parts.cut_at_the_end(source.files)]
+    found = [*found, *left_out]
+    if source.files.past:
+        from cosmos_reason.data import parts
+
+        found += parts.cut_at_the_end(source.files)
     found = [*found, *about_share(items, plan, args)]
     summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     share = held_out_share(written)
@@ -291,6 +294,15 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     if args.ask and args.also_ask_absent:
         message = "got both, expected one: an event is asked about by --question"
         wrong.append(f.error("USAGE", "--ask", message, "drop --ask"))
+    templates = [template for _, template in args.ask]
+    twice = [name for name, template in args.ask if templates.count(template) > 1]
+    if twice:
+        message = (
+            f"got one question for the columns {', '.join(twice)}, expected a question of each; "
+            "answers of several annotators stand in rows of their own, which --convert makes and "
+            "--column annotator=NAME compares"
+        )
+        wrong.append(f.error("USAGE", "--ask", message))
     if args.ask and args.question:
         message = "got both, expected one: --ask says what every row is asked"
         wrong.append(f.error("USAGE", "--question", message, "drop --question"))

@@ -299,6 +299,7 @@ def test_clips_in_an_archive_are_not_passed_over(source, events):
         ((*ABSENT[:6], "--question", "Does it fall?", *ABSENT[8:]), "--question"),
         ((*ABSENT[:-1], "-1"), "--also-ask-absent"),
         ((*ABSENT[:6], "--ask", "event: What?", *ABSENT[8:]), "--ask"),
+        (("--ask", "event: What?", "--ask", "from: What?"), "--ask"),
     ],
 )
 def test_what_cannot_be_asked_so_is_refused(source, events, flags, where):

@@ -21,7 +21,6 @@ from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import split_names
 from cosmos_reason.data.samples import Media, names_medium
-from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 
 RAW_SETS = "AgiBot World, BridgeData V2 or HoloAssist"  # whose clips raw_clips cuts
@@ -165,6 +164,8 @@ class Folder:
 
     @functools.cached_property
     def archives(self) -> list[str]:
+        from cosmos_reason.media import archives
+
         return [name for name in self.names if archives.is_archive(name)]
 
 
@@ -422,6 +423,8 @@ def _below(folder: str, path: str) -> str:
 
 
 def _members(archive: Path) -> Members:
+    from cosmos_reason.media import archives
+
     members = Members(defaultdict(list), defaultdict(list))
     pictures: dict[str, dict[str, Held]] = defaultdict(dict)
     for name, loads in archives.contents(archive).items():

@@ -145,7 +145,7 @@ def _hub_tables(files: Folder, reading: Reading) -> tuple[dict[str, str], list[s
 
 def _kind_of(path: Path) -> str:
     """Return the kind that the name of a source, and what is in it, tell."""
-    if label_files.folders(path):
+    if path.is_dir() and label_files.folders(path):
         return "labels"
     if path.suffix in COLUMNAR or any(found.suffix in COLUMNAR for found in path.rglob("*")):
         return "hf"

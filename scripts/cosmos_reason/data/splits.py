@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.base import progress
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.roles import cell_text
@@ -35,7 +34,6 @@ CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of
 LONGEST_ID = 120
 NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
 SPLITS_BY = ("clip", "group", "time", "column", "source")
-LONGEST_LOOK = 60.0  # seconds that a clip may take to decode
 MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
 SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
 LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
@@ -370,8 +368,6 @@ def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding])
     if plan.split_by == "time" or not (plan.eval_fraction or plan.folds):
         return source
     from cosmos_reason.data import looks
-    from cosmos_reason.media import checks
-    from cosmos_reason.media.sampling import VisionOptions
 
     recordings: dict[str, str] = {}  # file -> its source
     for name, item in items.items():
@@ -381,14 +377,8 @@ def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding])
                 recordings.setdefault(str(whole), source[name])
     if len(set(recordings.values())) < 2:
         return source
-    files = {number: Path(name) for number, name in enumerate(recordings)}
-    how = ("sampled", VisionOptions(nframes=looks.FRAMES), LONGEST_LOOK, checks.Cache())
-    reports = {}
-    with progress.bar(len(files), "compare clips", unit="clip", delay=progress.delay()) as bar:
-        for number, report in checks.examine_all(files, *how):
-            reports[number] = report
-            bar.update()
     names = list(recordings)
+    reports = looks.examined((number, Path(name)) for number, name in enumerate(names))
     above: dict[str, str] = {}
     pairs = []
     for number, like in looks.alike(reports, reports).items():

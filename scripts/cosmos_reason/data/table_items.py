@@ -16,7 +16,6 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     label_questions,
-    parts,
     roles,
     source_files,
     split_names,
@@ -267,7 +266,10 @@ def _items_of(
     problems += _without_values(rows, columns, texts, options)
     answers = _in_one_form(rows, answers, options, problems)
     shown = _media(rows, chosen, files, problems)
-    for number, media in enumerate(shown):
+    are_timed = any(one.role in ("start", "end") and one.name for one in chosen)
+    for number, media in enumerate(shown if are_timed else ()):
+        from cosmos_reason.data import parts
+
         parted = (rows, media, cells, chosen, files, reading.skip_missing, problems)
         shown[number] = f.attempt(problems, parts.of_rows, *parted) or media
     media = [tuple(dict.fromkeys(named)) for named in zip(*shown, strict=True)]
@@ -275,8 +277,10 @@ def _items_of(
     asked = f.attempt(problems, _questions, *asking) or texts["question"]
     unasked = [] if any(options) else roles.offered(cells, files.unused, answers)
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
-    if not times and "start" not in columns:
-        times = parts.unnamed_times(shown[0], asked, files.unused, cells)
+    if "start" not in columns:
+        from cosmos_reason.data import parts
+
+        times = times or parts.unnamed_times(shown[0], asked, files.unused, cells)
     if columns["answer"].name and "start" not in columns:
         of_times = (shown[0], texts["answer"], asked, times, cells)
         problems += parts.contradictions(*of_times)
@@ -459,14 +463,18 @@ def _media(
             value = row.values.get(one.name)
             if isinstance(value, int) and not isinstance(value, bool):
                 value = str(value)
-            if isinstance(value, list) and len(value) == 1 and not are_pictures(value):
-                value = value[0]
             pictures = ()
-            if kind == "video" and are_pictures(value):
-                value, pictures = value[0], tuple(value)
+            if isinstance(value, list):
+                is_list = are_pictures(value)
+                if is_list and kind == "video":
+                    value, pictures = value[0], tuple(value)
+                elif len(value) == 1 and not is_list:
+                    value = value[0]
             if isinstance(value, str) and value:
                 fps = None
-                for stated in rates(row.values).values() if kind == "video" else ():
+                of_pictures = kind == "video" and not names_medium(value)
+                of_pictures |= bool(pictures)
+                for stated in rates(row.values).values() if of_pictures else ():
                     with contextlib.suppress(TypeError, ValueError):  # it may stand there as text
                         fps = float(stated) or None
                         break

@@ -203,7 +203,6 @@ def _write_split(
                 continue
             source, mode = (here[medium], "link") if medium in here else (medium, plan.media)
             placed[medium] = None
-            brought()
             try:
                 placed[medium] = found = _place(name, kind, source, folder, mode)
             except f.Failure as failure:
@@ -213,6 +212,8 @@ def _write_split(
                     if (name, problem) not in refused[problem.id]:  # an earlier fold had it
                         refused[problem.id].append((name, problem))
                 continue
+            finally:
+                brought()
             if str(found.name).startswith("media/"):
                 here[medium] = folder / found.name
             if isinstance(medium, Held) and medium.span:
