@@ -163,7 +163,7 @@ def read_index(path: Path) -> dict[str, str]:
         if outside:
             raise ValueError(f"shards {outside[:3]} outside its folder")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-        message = f"it is not of the form {{'metadata': {{}}, 'weight_map': {{tensor: file}}}}: "
+        message = "it is not of the form {'metadata': {}, 'weight_map': {tensor: file}}: "
         message += f"{problem!r}; "
         message += "export it again"
         finding = error("CKPT-INDEX-BAD", path, message)
