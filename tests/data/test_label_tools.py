@@ -251,6 +251,20 @@ def test_every_kind_of_result_is_one_text(tmp_path, form):
     assert said(samples) == ["2", "0", 'a, b"c', "car, big dog", "open"]
 
 
+@pytest.mark.parametrize("form", ["json", "min"])
+def test_a_list_of_the_task_stays_a_list(tmp_path, form):
+    """Options that a task brings are no choices that an annotator made."""
+    data = {"question": "Which way?", "options": ["left", "right, slowly"]}
+    tasks = [of_every_kind(side="right, slowly", **data)]
+    if form == "json":
+        result = {"from_name": "side", "type": "choices", "value": {"choices": ["right, slowly"]}}
+        given = {"id": 2, "completed_by": 1, "result": [result]}
+        task = {"video": "/data/upload/1/0a1b2c3d-0.mp4", **data}
+        tasks = [{"id": 1, "data": task, "annotations": [given]}]
+    _, samples = build(tmp_path, tasks, "--column", "answer=side")
+    assert said(samples) == ["B"] and "(B) right, slowly" in samples[0].turns[0].text
+
+
 def test_annotations_without_a_part_are_told(tmp_path):
     """A clip in which nothing happens is no event; in a table of events it stands without one."""
     task = json.loads((FIXTURES / "label_studio_timeline_json.json").read_text())[0]

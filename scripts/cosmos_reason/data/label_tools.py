@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 from cosmos_reason.base import findings as f
 
 OF_MIN = {"annotator", "annotation_id", "lead_time"}  # columns of every row of JSON-MIN
-TEXTS = ("choices", "text", "taxonomy", "rating", "number", "datetime")  # results about the whole
+TEXTS = {"choices", "text", "taxonomy", "rating", "number", "datetime"}  # about the whole
 TIMELINE = "timelinelabels"  # labels of ranges of frames, counted from 1, the last one included
 UPLOADS, LOCAL_FILES = "/data/upload/", "/data/local-files/"
 VIA_PICTURE, VIA_CHECKBOX = 2, 2  # the type of a file, the type of an attribute
@@ -365,7 +365,7 @@ def _results(annotation: dict, where: str) -> dict[str, object]:
         said = value[key] if isinstance(value[key], list) else [value[key]]
         found.setdefault(result["from_name"], []).extend(said)
     return {
-        name: said if isinstance(said[0], dict) or len(said) > 1 else said[0]
+        name: said if isinstance(said[0], dict) else _joined(said)
         for name, said in found.items()
         if said
     }
@@ -399,20 +399,22 @@ def _is_timeline(value: object) -> bool:
 
 
 def _text(value: object) -> object:
-    """Return what a control says as one text or number. JSON-MIN writes several choices or texts as
-    {"choices": [...]}, and ratings and numbers as [{"rating": 3}]."""
-    said = [_only(one) for one in value] if isinstance(value, list) else _only(value)
-    if not isinstance(said, list) or not said:
-        return said
-    if all(isinstance(one, str) for one in said):
+    """Return what a control says as one text or number; a column of the task as it is. JSON-MIN and
+    CSV write several choices or texts as {"choices": [...]}, ratings and numbers as
+    [{"rating": 3}]."""
+    parts = value if isinstance(value, list) and value else [value]
+    if not all(isinstance(one, dict) and len(one) == 1 and one.keys() <= TEXTS for one in parts):
+        return value
+    return _joined([said for one in parts for said in one.values()])
+
+
+def _joined(said: list) -> object:
+    """Return the one thing that is said, or several texts as one."""
+    while len(said) == 1 and isinstance(said[0], list):  # a taxonomy has lists of lists
+        said = said[0]
+    if len(said) > 1 and all(isinstance(one, str) for one in said):
         return ", ".join(said)
-    return said[0] if len(said) == 1 and isinstance(said[0], int | float) else value
-
-
-def _only(value: object) -> object:
-    """Return what stands below the name of a kind of result."""
-    is_named = isinstance(value, dict) and len(value) == 1 and value.keys() <= set(TEXTS)
-    return next(iter(value.values())) if is_named else value
+    return said[0] if len(said) == 1 else said
 
 
 def _file(value: object) -> object:
