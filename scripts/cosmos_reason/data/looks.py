@@ -22,6 +22,7 @@ LENGTHS = 0.05  # by which the lengths of two copies may differ, as a share
 # alike: they are not told.
 SAME, DETAIL, MOTION = 6.0, 4.0, 1.0
 CORRELATED = 0.95  # how what moves in two copies goes together, at least
+LONG = 1500  # frames; to decode so many costs less than to seek and decode from a key frame
 AT_ONCE = 1024  # held-out clips that are compared at a time
 
 
@@ -41,29 +42,35 @@ def examined(clips: Iterable[tuple[int, Path]]) -> Reports:
 
 
 def _examined(path: Path) -> ClipReport:
-    """Return the report of a clip with the pictures that are on display at the times of
-    `checks.LOOKS`, each decoded from the key frame before it. Raises Failure."""
-    facts, _ = media.probe_video(path)
-    pictures = b""
-    with media.opened_video(path) as container:
-        stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
-        begins = stream.start_time or 0
-        for part in range(checks.LOOKS):
-            at = begins + int(
-                (2 * part + 1) * facts.seconds / (2 * checks.LOOKS) / stream.time_base
-            )
-            container.seek(at, stream=stream)
-            shown = None
-            for frame in container.decode(stream):
-                if shown is not None and (frame.pts is None or frame.pts > at):
-                    break
-                shown = frame
-            if shown is None:
-                return ClipReport(facts=facts)
-            small = shown.reformat(checks.SIDE, checks.SIDE, "gray", interpolation="AREA")
-            pictures += small.to_ndarray().tobytes()
-    return ClipReport(facts=facts, look=pictures.hex())
+    """Return the report of a clip with checks.LOOKS pictures at equal distances; those of a long
+    one are decoded from the key frame before each. Raises Failure."""
+    facts, shown = media.probe_video(path)
+    indices = [(2 * part + 1) * facts.frames // (2 * checks.LOOKS) for part in range(checks.LOOKS)]
+    small = {}
+    if facts.frames <= LONG:
+        for index, frame in media.decoded(path, indices):
+            small[index] = _small(frame)
+    else:
+        with media.opened_video(path) as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            for index in indices:
+                at = (stream.start_time or 0) + int(shown.at(index) / stream.time_base)
+                container.seek(at, stream=stream)
+                for frame in container.decode(stream):
+                    if frame.pts is None or frame.pts >= at:
+                        small[index] = _small(frame)
+                        break
+    look = b"".join(small[index] for index in indices) if len(small) == len(set(indices)) else b""
+    return ClipReport(facts=facts, look=look.hex())
+
+
+def _small(frame) -> bytes:
+    return (
+        frame.reformat(checks.SIDE, checks.SIDE, "gray", interpolation="AREA")
+        .to_ndarray()
+        .tobytes()
+    )
 
 
 def alike(train: Reports, held_out: Reports) -> dict[int, int]:
