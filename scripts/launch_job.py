@@ -364,7 +364,7 @@ def status(args: argparse.Namespace) -> cli.Outcome:
         return list_(args)
     job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
     damaged = evidence.damaged_since(job)
-    if damaged:
+    if damaged and has_errors([damaged]):
         job = dataclasses.replace(job, state=jobs.ERROR, reason=damaged.message)
     result = job.to_json() | {"progress": progress.plain(progress.newest(job.folder))}
     if job.retry_of:

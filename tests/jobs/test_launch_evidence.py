@@ -2,6 +2,7 @@
 secrets."""
 
 import json
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -537,3 +538,27 @@ def test_a_checkpoint_that_was_cut_afterwards_is_no_complete_job(site):
     errors = [one["id"] for one in document["findings"] if one["severity"] == "error"]
     assert (done.returncode, errors) == (1, ["JOB-CHECKPOINT-DAMAGED"])
     assert document["result"]["state"] == "ERROR"
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.json", "config.json"])
+def test_no_file_beside_the_weights_may_be_cut_afterwards(site, name, cut):
+    folder = site.submit()
+    assert ended(folder).state == "COMPLETE"
+    (weights,) = folder.glob("results/*/safetensors/*/model.safetensors")
+    path = weights.with_name(name)
+    path.write_text(path.read_text()[:cut])
+    done = run_script("launch_job.py", "status", folder.name, "--jobs-dir", site.jobs, "--json")
+    assert done.returncode == 1 and "JOB-CHECKPOINT-DAMAGED" in done.stdout
+    done = run_script("publish_checkpoint.py", weights.parent, "--s3", "s3://bucket/m", "--json")
+    assert done.returncode == 1, done.stdout
+
+
+def test_a_model_that_was_deleted_is_told(site):
+    folder = site.submit()
+    assert ended(folder).state == "COMPLETE"
+    (weights,) = folder.glob("results/*/safetensors/*/model.safetensors")
+    shutil.rmtree(weights.parent)
+    done = run_script("launch_job.py", "status", folder.name, "--jobs-dir", site.jobs, "--json")
+    (told,) = json.loads(done.stdout)["findings"]
+    assert (done.returncode, told["id"]) == (0, "JOB-CHECKPOINT-GONE")

@@ -290,10 +290,27 @@ def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
         found += architectures.compare(str(folder), config, shapes)
     found += tensor_numbers.check_numbers(tensors, whole)
     for names in _BESIDE_WEIGHTS:
-        if not any((folder / name).is_file() for name in names):
+        there = [folder / name for name in names if (folder / name).is_file()]
+        if not there:
             message = "the file is missing; copy it from the base model"
             found.append(findings.error("CKPT-FILE-MISSING", folder / names[0], message))
+        for path in there:
+            if not _is_whole(path):
+                message = "the file is empty or cut off; copy it from the base model"
+                found.append(findings.error("CKPT-FILE-DAMAGED", path, message))
     return found
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a text has something in it and JSON begins and ends as an object: a tokenizer of many
+    MB is not parsed for each checkpoint."""
+    with open(path, "rb") as handle:
+        begin = handle.read(64).strip()
+        handle.seek(-min(64, handle.seek(0, os.SEEK_END)), os.SEEK_END)
+        end = handle.read().strip()
+    if path.suffix != ".json":
+        return bool(begin.strip(b"\0"))
+    return begin.startswith(b"{") and end.endswith(b"}")
 
 
 def _verify_adapter(folder: Path) -> list[Finding]:

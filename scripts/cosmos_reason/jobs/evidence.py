@@ -8,6 +8,7 @@ imported there.
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 import statistics
@@ -17,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 from cosmos_reason.base import files, secrets
-from cosmos_reason.base.findings import ERROR, Failure, Finding, error, has_errors
+from cosmos_reason.base.findings import ERROR, Failure, Finding, error, has_errors, warning
 from cosmos_reason.checkpoints import best_link, left_out, quantized, run_outputs, uploads
 from cosmos_reason.jobs import claims, progress
 from cosmos_reason.jobs import record as jobs
@@ -345,10 +346,16 @@ def _damage(findings: list[Finding]) -> str:
 
 def damaged_since(job: Job) -> Finding | None:
     """An error for a job that left a whole model which is damaged by now: sizes, headers and a
-    sample of each tensor are read, where the folder is here."""
+    sample of each tensor are read, where the folder is here. A warning where it is gone."""
     path = Path(str(job.evidence.get("checkpoint") or ""))
-    if job.state != jobs.COMPLETE or not path.name or not path.is_dir():
+    if job.state != jobs.COMPLETE or not path.name:
         return None
+    if not path.is_dir():
+        output = next(iter(job.outputs.values()), "")
+        if not os.path.isdir(output):  # all of it is on another machine, or was put away
+            return None
+        message = "the job was complete, and since then its last model was deleted or moved"
+        return warning("JOB-CHECKPOINT-GONE", path, message)
     damage = _damage(run_outputs.verify(path))
     if not damage:
         return None
