@@ -264,6 +264,24 @@ def test_why_a_replica_died_is_the_one_finding(before):
     assert [one.id for one in diagnosis.diagnose([*INNOCENT, DIED])] == ["LOG-REPLICA-DIED"]
 
 
+@pytest.mark.parametrize("end", [DIED, "trainer exited with code 1", "    Exit Code:    137"])
+def test_what_says_only_that_something_ended_stands_behind_an_unknown_error(tmp_path, end):
+    (tmp_path / "a.log").write_text(
+        "\n".join(["[rank0]: Traceback (most recent call last):", '[rank0]:   File "own.py", line 3',
+                   "[rank0]: QuantumError: collapsed", *INNOCENT, end, end.replace("1", "2"), ""])
+    )  # fmt: skip
+    done = run_script("diagnose_log.py", "a.log", "--json", cwd=tmp_path)
+    first, second = json.loads(done.stdout)["findings"]
+    assert first["id"] == "LOG-UNKNOWN" and "QuantumError: collapsed" in first["message"]
+    assert second["id"] in ("LOG-REPLICA-DIED", "LOG-EXIT-CODE")
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "inf", "NaN", "-nan", "Infinity"])
+@pytest.mark.parametrize("said", ["train/loss: {}", "step 4, loss {}, 22 tokens/s", '"loss": {},'])
+def test_every_lost_loss_is_known(said, value):
+    assert diagnosis.diagnose([said.format(value)])[0].id == "LOG-LOSS-NAN"
+
+
 OWN = "scripts/check_dataset.py ROOT --fix  # a new folder"
 
 

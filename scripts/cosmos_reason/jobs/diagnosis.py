@@ -136,6 +136,7 @@ class Entry:
     transient: bool = False
     by_values: bool = False
     follows: bool = False
+    names_end: bool = False
 
     @property
     def fix(self) -> Fix:
@@ -247,9 +248,13 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
             fix = about_page.fix_with({"page": page[1]})
             found[about_page.id] = replace(found[about_page.id], fix=fix)
             page_until = 0
-    if findings.has_errors(found.values()):
-        return _without_what_follows(found)
-    return [*found.values(), _unknown(search, name)]
+    if not findings.has_errors(found.values()):
+        return [*found.values(), _unknown(search, name)]
+    told = _without_what_follows(found)
+    ends = {entry.id for entry in catalog() if entry.names_end}
+    if {one.id for one in told if findings.has_errors([one])} <= ends and search.blocks:
+        return [_unknown(search, name), *told]
+    return told
 
 
 def _without_what_follows(found: dict[str, Finding]) -> list[Finding]:
@@ -340,12 +345,13 @@ class _Search:
         for entry in self.entries:
             if not self._is_in_context(entry) or not entry.matches(line):
                 continue
-            if entry.severity != findings.INFO:
+            if entry.severity == findings.INFO or entry.names_end:
+                if is_trouble:
+                    self._dismiss()
+            else:
                 # A sign of an error that was found means nothing else further below.
                 taken = set(entry.signs)
                 self._look_for(other for other in self.entries if taken.isdisjoint(other.signs))
-            elif is_trouble:
-                self._dismiss()
             return entry
         return None
 
@@ -356,8 +362,8 @@ class _Search:
         return not self.contexts_met.isdisjoint(entry.after)
 
     def _dismiss(self) -> None:
-        """This line's error is harmless, and so is the traceback that it ends: they leave the last
-        block."""
+        """This line's error is harmless, or says only that something ended, and so does the
+        traceback that it ends: they leave the last block."""
         _, lines = self.blocks[-1]
         start = len(lines) - 1
         for number, line in enumerate(lines):
@@ -426,7 +432,7 @@ def _unknown(search: _Search, name: str) -> Finding:
 
 def _last_said(block: list[str]) -> str:
     """The line of a block that says its error: of a traceback, the one below its stack."""
-    troubles = [number for number, line in enumerate(block) if _contains(line, TROUBLE)]
+    troubles = [number for number, line in enumerate(block) if _looks_like_trouble(line)]
     last = troubles[-1] if troubles else 0
     if "Traceback" not in block[last]:
         return block[last]
