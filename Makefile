@@ -85,12 +85,12 @@ ci: lint
 # Three workers for two cores (tests/conftest.py), torch with one thread in each. The tests start hundreds of
 # processes: bytecode is kept.
 test: $(DEVELOPED)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/integration -m "not integration and not release"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/integration -m "not integration and not release"
 
 # One integration test per promise of README, on two workers.
 test-promises: $(DEVELOPED)
 	tests/integration/install.sh
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m promise -n 2 --dist loadfile --no-loadscope-reorder tests/integration
+	$(BIN)/python -m pytest -m promise -n 2 --dist loadfile --no-loadscope-reorder tests/integration
 
 # Servers, a browser, environments of other versions; PART=slurm runs one folder of tests/integration.
 # Installs Debian packages when run as root.

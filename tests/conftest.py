@@ -20,6 +20,8 @@ from cosmos_reason.spec import document
 # `make ci` starts `make test`: what a test starts is no part of that make.
 for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(name, None)
+# Sums of as many threads everywhere: trainings are compared bit for bit.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The servers of the tests are on this machine:
 # they answer at once or never, so that nothing is to be waited for.
 os.environ["AWS_MAX_ATTEMPTS"] = "1"

@@ -326,7 +326,7 @@ def test_an_answer_that_drips_is_given_up_and_one_cut_short_is_counted(
     body = {"choices": [{"message": {"content": "yes"}, "finish_reason": "length"}]}
     server.plan = lambda question, number: (200, json.dumps(body).encode(), 0)
     assert ask(evaluate_spec, server)["cut_short"] == 1
-    evaluate_spec["custom"]["endpoint"]["timeout"] = 0.4
+    evaluate_spec["custom"]["endpoint"]["timeout"] = 4
     evaluate_spec["generation"]["max_tokens"] = 7
     monkeypatch.setattr(chat, "ATTEMPTS", 1)
     monkeypatch.setattr(Handler, "send_body", drip)

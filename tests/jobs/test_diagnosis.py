@@ -267,9 +267,9 @@ def test_why_a_replica_died_is_the_one_finding(before):
 @pytest.mark.parametrize("end", [DIED, "trainer exited with code 1", "    Exit Code:    137"])
 def test_what_says_only_that_something_ended_stands_behind_an_unknown_error(tmp_path, end):
     (tmp_path / "a.log").write_text(
-        "\n".join(["[rank0]: Traceback (most recent call last):", '[rank0]:   File "own.py", line 3',
-                   "[rank0]: QuantumError: collapsed", *INNOCENT, end, end.replace("1", "2"), ""])
-    )  # fmt: skip
+        "[rank0]: Traceback (most recent call last):\n[rank0]: QuantumError: collapsed\n"
+        + "\n".join([*INNOCENT, end, end.replace("1", "2"), ""])
+    )
     done = run_script("diagnose_log.py", "a.log", "--json", cwd=tmp_path)
     first, second = json.loads(done.stdout)["findings"]
     assert first["id"] == "LOG-UNKNOWN" and "QuantumError: collapsed" in first["message"]

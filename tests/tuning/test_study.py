@@ -113,8 +113,10 @@ WORKS = """
 import sys, time
 from pathlib import Path
 print("started", flush=True)
-time.sleep(0.5)
-Path(sys.argv[1]).touch()
+go, done = map(Path, sys.argv[1:])
+while not go.exists():
+    time.sleep(0.01)
+done.touch()
 """
 OWNS_IT = """
 import sys, time
@@ -156,12 +158,19 @@ def test_the_study_of_a_killed_run_is_free_at_once(tmp_path):
         assert study.is_owned(tmp_path)
 
 
-def test_what_a_killed_run_has_started_is_waited_for(tmp_path, capsys):
+def test_what_a_killed_run_has_started_is_waited_for(tmp_path, monkeypatch):
     """A submit on its way is not repeated; meanwhile the study has its new owner."""
+    told = []
+
+    def say(text):
+        told.append(text)
+        (tmp_path / "go").touch()
+
+    monkeypatch.setattr(f, "say", say)
     with study.owned(tmp_path) as inherited:
-        command = started(WORKS, tmp_path / "done", pass_fds=[inherited])
+        command = started(WORKS, tmp_path / "go", tmp_path / "done", pass_fds=[inherited])
     assert not study.is_owned(tmp_path), "the command does not own the study"
     with study.owned(tmp_path):
         assert (tmp_path / "done").exists()
     command.communicate()
-    assert "waiting for what a killed run" in capsys.readouterr().err
+    assert len(told) == 1 and "waiting for what a killed run" in told[0]
