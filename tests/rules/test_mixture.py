@@ -93,7 +93,16 @@ def refused(*written):
 
 def test_what_cannot_be_put_together_is_refused(roots, tmp_path):
     day = roots / "day"
-    for wrong in (f"{day}:0", f"{day}:1.5", roots / "nowhere", "s3://bucket/day", day):
+    for wrong in (
+        f"{day}:0",
+        f"{day}:1.5",
+        f"{day}:1e-9",
+        f"{day}:-1",
+        f"{day}:nan",
+        roots / "nowhere",
+        "s3://bucket/day",
+        day,
+    ):
         (finding,) = refused(day, wrong)
         assert finding.id == "SPEC-ROOT", wrong
     bad = shutil.copytree(day, roots / "bad")

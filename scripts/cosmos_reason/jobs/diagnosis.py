@@ -78,6 +78,7 @@ OURS = re.compile(
 OUR_FIX = re.compile(r"^(?:\[[^\]]*\]:?\s?)?  fix: (.*)$")  # on the line below its finding
 OUR_WORDS = ("--set ", "--unset ", "scripts/")
 SHELL = re.compile(r"[;&|<>$`\\]")
+CUT_OFF = re.compile(r"--(?:set|unset)(?:\s+\S+=)?(?:\s+--|\s*$)")  # a flag without its value
 LENGTH = "policy.model_max_length"
 CLIP = "train.optm_grad_norm_clip"  # 0: none
 # Ends of keys whose value helps when it is lower, and higher.
@@ -409,7 +410,7 @@ def _said(printed: str) -> Fix:
     """A fix that one of our commands printed. A log may hold anything, and who reads the finding
     may paste it: none but changes of a spec and our own scripts, with nothing for a shell."""
     words = printed.strip()
-    if not words.startswith(OUR_WORDS) or SHELL.search(words):
+    if not words.startswith(OUR_WORDS) or SHELL.search(words) or CUT_OFF.search(words):
         return Fix()
     return Fix(command=secrets.hidden(words))
 

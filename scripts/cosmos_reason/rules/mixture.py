@@ -76,6 +76,12 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
     for root, one, tag, found in zip(
         roots, parts, tags or [""] * len(parts), _all_records(roots, common), strict=True
     ):
+        if found and not round(one.share * len(found)):
+            message = (
+                f"got the share {one.share:g} of {root}, which is none of its {len(found)} "
+                "records, expected a larger one"
+            )
+            raise findings.bad_input("SPEC-ROOT", FLAG, message)
         chosen = _tagged(_share_of(found, one.share), tag)
         kept.append(chosen)
         digest = files.sha256(_annotations(root))[:12]
@@ -172,7 +178,7 @@ def _moved(record: dict, root: str, prefix: str, folder: str) -> dict:
 def _share_of(records: list[dict], share: float) -> list[dict]:
     if share == 1 or not records:
         return records
-    count = max(1, round(share * len(records)))
+    count = round(share * len(records))
     places = random.Random(SEED).sample(range(len(records)), count)
     return [records[place] for place in sorted(places)]
 
