@@ -258,7 +258,7 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--boxes",
-        choices=grading.BOX_MEASURES,
+        choices=tuple(grading.BOX_MEASURES),
         help="how responses write places in the picture where ground truths write them otherwise: "
         "pixels, 1000ths or shares (1) of a side, `:` before that of the ground truths "
         "(default: compared as written)",

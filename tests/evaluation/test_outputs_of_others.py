@@ -3,6 +3,7 @@ ground truths that are their numbers or texts."""
 
 import json
 
+import openpyxl
 import pytest
 from scoring import ids, score
 
@@ -94,6 +95,17 @@ def test_options_in_columns(tmp_path):
     path = tmp_path / "model_MMBench.csv"
     path.write_text("index,question,A,B,answer,prediction\n0,Colour?,red,blue,B,It is blue.\n")
     assert accuracy(path) == 1.0
+
+
+def test_predictions_of_vlmevalkit_are_a_workbook(tmp_path):
+    book = openpyxl.Workbook()
+    book.active.append(["index", "question", "A", "B", "answer", "video", "prediction"])
+    book.active.append([0, "Colour?", "red", "blue", "B", "a.mp4", "B. blue"])
+    book.active.append([1, "Colour?", "red", "blue", "A", "b.mp4", "The answer is A."])
+    book.active.append([2, "Colour?", "red", "blue", "A", "c.mp4", "It looks like blue or red."])
+    path = tmp_path / "Cosmos3-Nano_Video.xlsx"
+    book.save(path)
+    assert accuracy(path) == pytest.approx(2 / 3, abs=1e-6)
 
 
 def test_options_that_cannot_be_read_change_nothing(tmp_path):

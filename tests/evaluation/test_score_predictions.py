@@ -160,7 +160,7 @@ WALK_RUN = '[{"start": 0, "end": 5, "caption": "walk"}, {"start": 5, "end": 9, "
 RUN_WALK = '[{"start": 0, "end": 5, "caption": "run"}, {"start": 5, "end": 9, "caption": "walk"}]'
 FORKLIFT = '[{"bbox_2d": [10, 20, 110, 220], "label": "fork lift"}]'
 FORMS = [  # question, ground truth, its type, a right response, wrong ones
-    ("List the events.", WALK_RUN, "text", WALK_RUN.replace("5", "5.0"), [RUN_WALK]),
+    ("List the events.", WALK_RUN, "events", WALK_RUN.replace("5", "5.0"), [RUN_WALK]),
     ("List the events.", "[{'start': 0, 'end': 5, 'caption': 'walk'}]", "text",
      "[{'start': 0, 'end': 5, 'caption': 'walk'}]", ["[{'start': 0, 'end': 5, 'caption': 'run'}]"]),
     ("What happens when?", "walk 0:05-0:10", "text", "Walk 0:05-0:10", ["run 0:05-0:10"]),
@@ -174,7 +174,7 @@ FORMS = [  # question, ground truth, its type, a right response, wrong ones
      ["[0.1, 0.2, 0.5, 0.59]"]),
     ("Point at it.", "[240, 320]", "text", "[240, 320]", ["[240, 310]", "[320, 240]"]),
     ("Point at it.", "[-5, 3]", "text", "[-5, 3]", ["[5, 3]"]),
-    ("Point at it.", '{"point_2d": [5, 9], "label": "cup"}', "text",
+    ("Point at it.", '{"point_2d": [5, 9], "label": "cup"}', "points",
      '{"label": "cup", "point_2d": [5, 9]}', ['{"point_2d": [5, 9], "label": "door"}']),
     ("How many?", "3-5", "text", "3-5", ["4-5"]),
     ("How long is it?", "3-5 s", "text", "3-5 s", ["3-6 s"]),

@@ -53,6 +53,10 @@ def judged(gt, response, type="auto", question="List them as json."):
         ([[1, 2], [3, 4]], "", "text"),
         ([{"subject_id": "2", "category": "ski", "caption": "white"}], "", "text"),
         ([{"start": 3, "end": 1, "caption": "backwards"}], "", "text"),
+        ([{"bbox_2d": [1, 2, 3, 4], "start": 3}], "", "text"),
+        ([one | {"class": "red"} for one in BOXES], "", "text"),
+        ({"count": 2, "boxes": BOXES}, "", "text"),
+        ({"id": 7, "boxes": BOXES}, "", "boxes"),
     ],
 )
 def test_the_keys_of_a_ground_truth_say_what_it_is(gt, question, kind):
@@ -90,7 +94,7 @@ LINES = "\n".join(map(json.dumps, EVENTS))
         f"{TEXT}\n{TEXT}",
         TEXT.replace("}, {", "}, // the second\n {").replace("}]", "},\n/* end */]"),
         TEXT.replace("0.1", '"0.1s"'),
-        TEXT.replace("A robot", "A robot [grey], {tall}"),
+        TEXT.replace('"caption": "A', '"label": "[a], {b}", "caption": "A'),
     ],
 )
 def test_a_response_commits_to_its_only_document(response):
@@ -137,9 +141,11 @@ def test_events_are_matched_by_time_and_labels_are_theirs():
     assert judged(labelled, labelled).correct
     read = judged(labelled, swapped)
     assert not read.correct and read.overlap == 0 and read.parts["mean_iou"] == 0
-    # A caption is told apart, since no two are written alike.
+    # A caption is told apart from the times, and weighs the match.
     read = judged(EVENTS, [one | {"caption": "A cup."} for one in EVENTS])
-    assert read.correct and 0 < read.parts["caption_f1"] < 1
+    assert read.parts["f1@0.5"] == 1 and not read.correct
+    assert read.overlap == pytest.approx(read.parts["caption_f1"], abs=1e-6)
+    assert 0 < read.overlap < 1
     late = [{"start": 2, "end": 4, "event": "cut"}, labelled[1]]
     read = judged(labelled, late)
     assert read.parts == {

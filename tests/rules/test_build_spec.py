@@ -156,7 +156,8 @@ def test_every_profile_is_free_of_errors_and_names_its_source(here, name):
     )
     assert code == 0, found
     for key, value in profile["set"].items():
-        assert key.startswith("policy.model_name") or spec.get(made, key) == value
+        is_model = key.startswith(("policy.model_name", "model.model_name"))
+        assert is_model or spec.get(made, key) == value
     origins = files.read_json(here / "spec.origins.json")["origins"]
     assert profile["source"] in origins[next(iter(profile["set"]))]
     costs = record_tokens.tokens_for_spec(

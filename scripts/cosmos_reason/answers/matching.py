@@ -4,6 +4,7 @@ that is paid and counted. References/cosmos-reason-scoring.md lists the measures
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -31,20 +32,24 @@ Point = tuple[float, float]
 def compare(answer: str, expected: str, type: str) -> tuple[float, dict[str, float]]:
     """Return the score of a set against the expected one, from 0 to 1, and its parts. The score is
     an F1 (Dice) of the elements that match each other: those of the same label that overlap by
-    RIGHT_OVERLAP, lie within NEAR, or run within NEAR_PATH."""
+    RIGHT_OVERLAP, lie within NEAR, or run within NEAR_PATH. A match of events counts as much as its
+    caption has the words expected."""
     said, meant = items_of(answer), items_of(expected)
     if type == POINTS:
         return _compare_points(said, meant)
     if type == TRAJECTORIES:
         return _compare_paths(said, meant)
     overlaps = [[_overlap(one, other, type) for other in meant] for one in said]
-    parts = {}
+    parts, pairs = {}, []
     for limit in AP_OVERLAPS if type == BOX3D else OVERLAPS:
-        hits = len(assigned([[float(value >= limit) for value in row] for row in overlaps]))
-        parts[f"f1@{limit:g}"] = _dice(hits, said, meant)
-    score = parts[f"f1@{RIGHT_OVERLAP:g}"]
+        found = assigned([[float(value >= limit) for value in row] for row in overlaps])
+        parts[f"f1@{limit:g}"] = _dice(len(found), said, meant)
+        if limit == RIGHT_OVERLAP:
+            pairs = found
+    worth = [caption_f1(said[one], meant[other]) for one, other in pairs]
+    score = _dice(sum(worth), said, meant)
     if type == BOX3D:
-        parts = _average_precision(said, meant) | {"f1@0.5": score}
+        parts = _average_precision(said, meant) | {"f1@0.5": parts["f1@0.5"]}
         close = [
             [1 / (1 + _apart(one, other)) if _alike(one, other) else 0.0 for other in meant]
             for one in said
@@ -61,7 +66,7 @@ def compare(answer: str, expected: str, type: str) -> tuple[float, dict[str, flo
     return score, {name: round(value, 6) for name, value in parts.items()}
 
 
-def _dice(hits: int, said: Sequence, meant: Sequence) -> float:
+def _dice(hits: float, said: Sequence, meant: Sequence) -> float:
     return 2 * hits / (len(said) + len(meant)) if said or meant else 1.0
 
 
@@ -118,16 +123,18 @@ def _order_and_captions(said, meant, pairs: Sequence[tuple[int, int]]) -> dict[s
     couples = [(a, b) for number, a in enumerate(ranks) for b in ranks[number + 1 :]]
     if couples:
         parts["order"] = _mean([float(a <= b) for a, b in couples])
-    alike = []
-    for one, other in pairs:
-        if meant[other].caption:
-            ours = said[one].caption.split()
-            theirs = meant[other].caption.split()
-            shared = sum(min(ours.count(word), theirs.count(word)) for word in set(ours))
-            alike.append(2 * shared / (len(ours) + len(theirs)))
-    if alike:
-        parts["caption_f1"] = _mean(alike)
+    named = [(said[one], meant[other]) for one, other in pairs if meant[other].caption]
+    if named:
+        parts["caption_f1"] = _mean([caption_f1(one, other) for one, other in named])
     return parts
+
+
+def caption_f1(one: Item, other: Item) -> float:
+    """Return how many words of a caption are the expected ones (F1); 1 where none is expected."""
+    if not other.caption:
+        return 1.0
+    ours, theirs = Counter(one.caption.split()), Counter(other.caption.split())
+    return 2 * (ours & theirs).total() / (ours.total() + theirs.total())
 
 
 def _compare_points(said, meant) -> tuple[float, dict[str, float]]:

@@ -35,6 +35,7 @@ PATH = ("trajectory", "path", "waypoints")
 SPACE = ("bbox_3d", "box_3d", "bbox3d", "box3d")
 LABEL = ("label", "class", "category", "event", "action", "name")
 CAPTION = ("caption", "description", "text")
+BESIDE = ("id", "confidence", "score", "camera_params")  # what no measure looks at
 
 _FENCE = re.compile(r"```\w*[ \t]*\n?(.*?)(?:```|\Z)", re.S)
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.S)
@@ -53,30 +54,36 @@ class Item(NamedTuple):
 
 
 def form_of(gt: str, question: str) -> str:
-    """Return the type of a ground truth that lists elements whose keys say what they are; else
-    ''. Numbers alone say nothing."""
+    """Return the type of a ground truth that lists elements whose keys say what they are, and say
+    nothing besides that no measure looks at; else ''. Numbers alone say nothing."""
     if "{" not in gt:
         return ""
     documents, _ = _documents(gt)
     if not documents or len(documents) > 1:
         return ""
     listed = _elements(documents[0])
-    first = listed[0] if listed else None
-    if not isinstance(first, dict):
+    if not listed or not all(isinstance(one, dict) for one in listed):
         return ""
-    kind = ""
+    kind, keys = "", ()
+    first = listed[0]
     if _has(first, SPACE):
-        kind = BOX3D
+        kind, keys = BOX3D, SPACE
     elif _has(first, PATH):
-        kind = TRAJECTORIES
+        kind, keys = TRAJECTORIES, PATH
     elif _has(first, BOX):
-        kind = BOXES
+        kind, keys = BOXES, BOX
     elif _has(first, POINT):
         is_path = re.search(r"trajector|waypoint|\bpath\b", f"{question} {first}", re.I)
-        kind = TRAJECTORIES if is_path else POINTS
+        kind, keys = (TRAJECTORIES if is_path else POINTS), POINT
     elif (_has(first, START) and _has(first, END)) or _has(first, RANGE):
-        kind = EVENTS if _has(first, LABEL) or _has(first, CAPTION) else SPANS
-    return kind if kind and _items(documents[0], kind) else ""
+        is_named = _has(first, LABEL) or _has(first, CAPTION)
+        kind, keys = (EVENTS if is_named else SPANS), (*START, *END, *RANGE)
+    about = {*documents[0]} - {*BESIDE} if documents[0] not in (listed, first) else {""}
+    is_known = len(about) == 1 and all(
+        {*one} <= {*keys, *LABEL, *CAPTION, *BESIDE} and len({*one} & {*LABEL}) <= 1
+        for one in listed
+    )
+    return kind if kind and is_known and _items(documents[0], kind) else ""
 
 
 def read_set(response: str, type: str) -> Reading:

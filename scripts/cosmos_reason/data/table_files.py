@@ -108,9 +108,11 @@ def _array_rows(path: Path) -> list[dict]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def csv_rows(path: Path) -> Iterator[dict]:
-    """The rows of a table with a header, separated by commas, semicolons, tabs or bars."""
-    return (row for _, row in _numbered_rows(path) if row)
+def flat_rows(path: Path) -> Iterator[dict]:
+    """The rows of a workbook, or of a table with a header, separated by commas, semicolons, tabs or
+    bars."""
+    is_workbook = path.name.lower().endswith(WORKBOOK)
+    return (row for _, row in (_sheet_rows if is_workbook else _numbered_rows)(path) if row)
 
 
 def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:

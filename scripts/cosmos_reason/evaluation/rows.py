@@ -21,7 +21,7 @@ from cosmos_reason.data import annotations
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.records import TAG
 from cosmos_reason.data.samples import Question
-from cosmos_reason.data.table_files import DELIMITED, csv_rows
+from cosmos_reason.data.table_files import FLAT, flat_rows
 from cosmos_reason.evaluation import batches, reason1
 from cosmos_reason.evaluation.offered import Offered
 from cosmos_reason.remote import s3
@@ -286,8 +286,8 @@ class _Table:
             for record in reason1.items(self.path):
                 self.add(record)
             return
-        if self.path.name.lower().endswith(DELIMITED):
-            for record in csv_rows(self.path):
+        if self.path.name.lower().endswith(FLAT):
+            for record in flat_rows(self.path):
                 self.add(record)
             return
         records = JsonRecords(self.path)
