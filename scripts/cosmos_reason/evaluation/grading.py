@@ -49,6 +49,7 @@ FORMS = {
     "word": r"\b(?:single|one) word\b|\b(?:short|single) phrase\b|\bword or phrase\b",
 }
 ANY_FORM = "any"
+_FORMS = [(name, re.compile(pattern)) for name, pattern in FORMS.items()]
 # task.type of an evaluate spec -> how its rows are read
 DIRECTIONS = {"its_directionality": "direction"}
 TASK_TYPES = DIRECTIONS | dict.fromkeys(("", "binary", "mcq", "text", "metropolis_sgd"), "auto")
@@ -180,8 +181,9 @@ def _retry_command(path: Path) -> str:
 def form_asked(question: str, adds_letter: bool = False) -> str:
     """Return the form that a prompt asks the answer in, one of FORMS or "any"; `adds_letter` says
     that the evaluation asked for the letter wherever there are options."""
-    for name, pattern in FORMS.items():
-        if re.search(pattern, question, re.I):
+    lowered = question.lower()  # quicker than patterns without case
+    for name, pattern in _FORMS:
+        if pattern.search(lowered):
             return name
     return "letter" if adds_letter and answers.options(question) else ANY_FORM
 
