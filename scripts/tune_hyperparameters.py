@@ -305,6 +305,8 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         }
         space.append(row)
     cost = cost_of(args, there, left)
+    asked = cost_of_evaluations(args, there, left) if cost.steps else None
+    evaluations = "in the time" if cost.steps is None else "not known"
     result = {
         "trials": there.plan["trials"],
         "left": left,
@@ -316,7 +318,8 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         "gpu_ids": there.plan["groups"],
         "space": space,
         "repairs": first["repairs"] if first else [],
-        "estimate": cost.to_json() | {"evaluations": "not counted"},
+        "evaluations": left and evaluations_to_go(there, left),
+        "estimate": cost.to_json() | {"evaluations": asked.to_json() if asked else evaluations},
     }
     following = ()
     if left:
@@ -324,7 +327,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         following = (NAME, "run", *cli.without(same_flags, "--json", "--save"))
     case = Case("train", there.plan["engine"], there.plan["spec"])
     as_given = in_words.with_batch(case, uses_gpus=there.plan["groups"][0] != [])
-    text = f"{summary.plan_text(result, cost)}\nas given: {as_given}"
+    text = f"{summary.plan_text(result, cost, asked)}\nas given: {as_given}"
     return cli.Outcome(result, found + problems, text, following, spec=args.spec, is_document=True)
 
 
@@ -340,6 +343,34 @@ def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time
     names = local.gpu_names(groups[0]) if there.plan["platform"] == "local" else []
     one = run_time.predict(case, groups[0], jobs.path_of_root(None), args.seconds_per_step, names)
     return one.times(summary.rounds(left, groups), left)
+
+
+def evaluations_to_go(there: study.Study, left: int) -> int:
+    """Return how many evaluations the trials to go take: one each, and that of the untouched
+    model. The validation loss asks nothing."""
+    if there.plan["evaluate"] is None:
+        return 0
+    is_base_known = any(trial["kind"] == study.BASE for trial in there.trials())
+    return left + (not is_base_known)
+
+
+def cost_of_evaluations(
+    args: argparse.Namespace, there: study.Study, left: int
+) -> run_time.Cost | None:
+    """Return what the evaluations of the trials to go take; None where there are none or nobody
+    knows, as of engines that were not measured."""
+    count = evaluations_to_go(there, left)
+    facts = args.dataset_facts or (origins.facts_of(args.spec) if args.spec else None)
+    held_out = facts and facts.parent / "eval" / facts.name  # where check_dataset --facts writes it
+    if not count or not held_out or not held_out.is_file():
+        return None
+    table = prepare.evaluate_spec(there.plan["evaluate"], there.plan["spec"], None)
+    case = Case("evaluate", there.plan["engine"], table, held_out)
+    groups = there.plan["groups"]
+    gpus = case.needed_gpus if groups[0] is None else len(groups[0])
+    names = local.gpu_names(groups[0]) if there.plan["platform"] == "local" else []
+    one = run_time.predict_evaluation(case, gpus, names)
+    return one and one.times(summary.rounds(count, groups), count)
 
 
 def run(args: argparse.Namespace) -> cli.Outcome:
@@ -401,6 +432,8 @@ def best(args: argparse.Namespace) -> cli.Outcome:
         f"checkpoint: {winning['checkpoint'] or 'removed'}",
         summary.standing(there, result),
     ]
+    if summary.base_leads(there, result):
+        lines.append(summary.KEEP_THE_BASE.format(result["baseline"]))
     words = commands.launch_words(there.plan, "train", path, winner["gpu_ids"])
     following = next_command(args, result, ("launch_job.py", "plan", *words))
     found = summary.verdict(there, result) + broken

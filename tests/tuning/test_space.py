@@ -205,3 +205,21 @@ def test_trials_publish_nothing_and_keep_their_outputs_together(tmp_path):
         table["train"]["output_dir"] == ""
         and not {"upload_s3", "upload_hf"} & table["train"]["ckpt"].keys()
     )
+
+
+@pytest.mark.parametrize(
+    ("origin", "searched", "alpha"),
+    [
+        ("--tuning lora", set(), 64),  # as build_spec wrote it: twice the rank
+        ("--set lora_alpha", set(), 16),  # the user's
+        ("", set(), 16),  # of a spec that build_spec did not write
+        ("--tuning lora", {"policy.lora.lora_alpha"}, 16),
+    ],
+)
+def test_alpha_follows_a_searched_rank_unless_it_was_given(tmp_path, origin, searched, alpha):
+    per_rank = space.alpha_per_rank(LORA, {"policy.lora.r", *searched}, origin)
+    made = new_study(
+        tmp_path, "lora_rank=[8,32]", base=copy.deepcopy(LORA), alpha_per_rank=per_rank
+    )
+    table, _, refused = suggest.assemble(made, {"policy.lora.r": 32})
+    assert not refused and table["policy"]["lora"]["lora_alpha"] == alpha

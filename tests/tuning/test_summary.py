@@ -28,6 +28,8 @@ def test_a_base_model_that_wins_is_said(tmp_path):
     ran(made, trials=2)
     (told,) = summary.verdict(made := study.open_or_begin(tmp_path), seen(made))
     assert (told.id, told.severity) == ("TUNE-BASE-WINS", "warning")
+    told = summary.text(made, seen(made))
+    assert "the untouched model reaches 0.9: no training is better" in told, "beside the best"
     text = page_of(made)
     assert "no training is better</h1>" in text and "best of 2 trainings that ended well" in text
 

@@ -222,7 +222,8 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
     assert (told["trials"], told["hours"], told["target"]) == (4, 8, 0.9)
     assert (told["platform"], told["gpu_ids"]) == ("local", [[]])
     assert told["estimate"]["speed"] == "given" and told["estimate"]["tokens"] > 0
-    assert told["estimate"]["evaluations"] == "not counted"
+    assert told["estimate"]["evaluations"] == "not known"
+    assert told["evaluations"] == told["left"] + 1, "the untouched model is evaluated too"
     assert told["estimate"]["seconds"] > 0 and told["estimate"]["gpu_hours"] is None
     assert "--seconds-per-step" not in found["next"]
     text = run_script(SCRIPT, *words, "--study", "b", cwd=folder).stdout
@@ -230,7 +231,9 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
     assert (
         f"{told['estimate']['steps']} steps a training as given; all of them: time: about" in text
     )
-    assert "evaluations are not counted" in text and "given by --seconds-per-step 9" in text
+    assert f"{told['evaluations']} evaluations besides, whose time is not known" in text
+    assert "trial 0 is the untouched model, evaluated and not trained" in text
+    assert "trial 1 is the spec as given" in text and "given by --seconds-per-step 9" in text
     assert not gpus_as_given(text)
 
 

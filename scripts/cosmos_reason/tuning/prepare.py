@@ -102,6 +102,10 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
         "nodes": origins.nodes_of(request.spec, Case("train", engine, table).needed_gpus),
         "keep": 1,
     }
+    searched = {dimension.key for dimension in dimensions}
+    plan["alpha_per_rank"] = space.alpha_per_rank(
+        table, searched, origins.of_values(request.spec).get(space.ALPHA, "")
+    )
     plan["fingerprints"] = fingerprints(plan)
     return json.loads(json.dumps(plan)), found
 

@@ -29,6 +29,7 @@ EXCLUDE = {
     "custom.vision.nframes": "custom.vision.fps",
 }
 WARMUP = "train.optm_warmup_steps"
+RANK, ALPHA = "policy.lora.r", "policy.lora.lora_alpha"
 # Keys that change what is kept or printed, not what is trained.
 UNFIT = ("train.resume", "train.timestamp", "train.ckpt.", "validation.", "logging.")
 RANGE = re.compile(r"(?P<low>.+?)\.\.(?P<high>.+?)(?::(?P<scale>log|linear))?")
@@ -347,3 +348,22 @@ def put(table: dict, dimension: Dimension, value) -> None:
     if dimension.key in EXCLUDE:
         document.delete(table, EXCLUDE[dimension.key])
     document.set_value(table, dimension.key, value)
+
+
+def alpha_per_rank(table: dict, searched: set[str], origin: str) -> float | None:
+    """Return alpha over rank of a spec where alpha is to follow a searched rank; None where it
+    stands: searched itself, set by the user, or in a spec that build_spec did not write (`origin`
+    is empty). Otherwise a search over ranks would be one over the size of the update, too."""
+    rank, alpha = document.get(table, RANK), document.get(table, ALPHA)
+    is_given = not origin or origin.startswith("--set ")
+    if RANK not in searched or ALPHA in searched or is_given or not rank or not alpha:
+        return None
+    return alpha / rank
+
+
+def follow_rank(table: dict, per_rank: float | None) -> None:
+    """Write the alpha that goes with the rank of a spec."""
+    rank = document.get(table, RANK)
+    if per_rank and rank:
+        alpha = per_rank * rank
+        document.set_value(table, ALPHA, int(alpha) if alpha == int(alpha) else alpha)

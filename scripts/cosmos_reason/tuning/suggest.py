@@ -213,6 +213,7 @@ def assemble(study: Study, suggested: dict) -> tuple[dict, list[dict], str]:
     for dimension in study.dimensions:
         if space.active(dimension, table):
             space.put(table, dimension, suggested[dimension.key])
+    space.follow_rank(table, study.plan.get("alpha_per_rank"))
     table, repairs, refused = repaired(table, study.plan["engine"], study.plan["facts"])
     if refused:
         return table, repairs, refused

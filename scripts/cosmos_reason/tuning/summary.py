@@ -25,6 +25,7 @@ from cosmos_reason.tuning.study import (
 )
 
 FAILURES_SHOWN = 5
+KEEP_THE_BASE = "the untouched model reaches {:.4g}: no training is better"
 
 
 def summary(study: Study, trials: list[dict]) -> dict:
@@ -103,6 +104,8 @@ def text(study: Study, found: dict) -> str:
         tried = [f"{key}={value_text(value)}" for key, value in best["values"].items()]
         number = best["number"]
         lines.append(f"  best: {best['objective']:.4g} (trial {number}: {', '.join(tried)})")
+        if base_leads(study, found):
+            lines.append(f"  {KEEP_THE_BASE.format(found['baseline'])}")
     if found["guard"]:
         lines.append(f"  {guard.in_words(found['guard'])} (trial {best['number']})")
     for failure in found["failed"]:
@@ -181,8 +184,8 @@ def gain_doubts(study: Study, found: dict) -> list[Finding]:
 # -- before a run --------------------------------------------------------------------------------
 
 
-def plan_text(plan: dict, cost: Cost) -> str:
-    """Return what `plan` found, for people."""
+def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
+    """Return what `plan` found, for people; `asked` is what its evaluations cost."""
     left = plan["left"]
     budget = [f"budget: {plan['trials']} trainings"]
     if plan["hours"] is not None:
@@ -194,8 +197,13 @@ def plan_text(plan: dict, cost: Cost) -> str:
             devices.append("any GPU")
         else:
             devices.append(f"GPUs {','.join(gpu_ids)}" if gpu_ids else "the CPU")
+    trials = "trial 1 is the spec as given, the others are suggestions"
+    if plan["evaluations"]:
+        trials = f"trial 0 is the untouched model, evaluated and not trained; {trials}"
     lines = [
         f"{left} trainings to go, {plan['parallel']} at a time, judged by {plan['objective']}",
+        f"{trials}; --trials and --hours count trainings"
+        f"{', evaluations included in the hours' if plan['evaluations'] else ''}",
         f"{', '.join(budget)}; {target}; on {plan['platform']}, {' and '.join(devices)}",
     ]
     for row in plan["space"]:
@@ -205,15 +213,18 @@ def plan_text(plan: dict, cost: Cost) -> str:
         lines.append(f"  {row['key']}: {row['range']} ({example})")
     for repair in plan["repairs"]:
         lines.append(f"  repaired: {repair['message']} ({repair['fix']})")
-    if left and cost.steps is None:
+    if left and cost.steps is None:  # of trials that ended, with their evaluations
         lines.append(cost.text())
     elif left:
-        # Only the time of trials that ended holds their evaluations.
         alone = replace(cost, steps=None).text()
-        lines.append(
-            f"{cost.steps} steps a training as given; all of them: {alone}; "
-            "evaluations are not counted"
-        )
+        lines.append(f"{cost.steps} steps a training as given; all of them: {alone}")
+        if asked:
+            lines.append(f"{plan['evaluations']} evaluations besides: {asked.text()}")
+        elif plan["evaluations"]:
+            lines.append(
+                f"{plan['evaluations']} evaluations besides, whose time is not known before the "
+                "first has ended"
+            )
     return "\n".join(lines)
 
 
