@@ -144,3 +144,82 @@ def guarded_evaluations(root: Path) -> None:
         row = {"question": "Which?\n(A) a dog\n(B) a cat", "gt": "A", "response": said}
         rows = [{"video_id": f"general-{number}"} | row for number in range(12)]
         files.write_json(root / "results" / name / "guard" / "results.json", rows)
+
+
+def with_sites(root: Path) -> None:
+    """The dataset and the model, and two places elsewhere: sites/box.yaml (Docker, two GPUs) and
+    sites/cluster.yaml (SLURM, four GPUs of a node). /srv/work there is the workspace here."""
+    dataset(root)
+    model(root)
+    described = {
+        "box": {"platform": "docker", "gpus": {"type": "H100 80GB", "count": 2}},
+        "cluster": {
+            "platform": "slurm",
+            "gpus": {"type": "A100 80GB", "count": 4},
+            "slurm": {"partition": "train", "account": "vision", "time": "4:00:00"},
+            "environment": "/srv/work/venv",
+        },
+    }
+    for name, facts in described.items():
+        facts |= {"schema_version": 1, "name": name, "network": {"hub": False}}
+        facts["paths"] = {"/srv/work": str(root)}
+        files.write_json(root / "sites" / f"{name}.yaml", facts)  # JSON is YAML
+
+
+def dead_runs(root: Path) -> None:
+    """runs/: the logs of three trainings that died."""
+    logs = Path(__file__).parent / "files"
+    (root / "runs").mkdir()
+    for name in ("out-of-memory", "no-steps", "omni-model"):
+        shutil.copy(logs / f"{name}.log", root / "runs" / f"{name}.log")
+
+
+def faulty_dataset(root: Path) -> None:
+    """forklifts/train and forklifts/test: a clip that was cut off, one that is gone, one that is in
+    both under another name, and an answer that nobody gave."""
+    for name, clips_of, seed in (("train", 10, 11), ("test", 5, 12)):
+        clips.write_split(root / "forklifts", name, clips_of, seed)
+    train, test = (root / "forklifts" / name for name in ("train", "test"))
+    cut = train / "videos" / "train-0004.mp4"
+    cut.write_bytes(cut.read_bytes()[:300])
+    (train / "videos" / "train-0007.mp4").unlink()
+    shutil.copy(train / "videos" / "train-0002.mp4", test / "videos" / "test-0001.mp4")
+    records = files.read_json(train / "annotations.json")
+    records[0]["conversations"][1]["value"] = ""
+    files.write_json(train / "annotations.json", records)
+
+
+def copied_run(root: Path) -> None:
+    """outputs/run7, the folder of a cosmos-rl training that was copied from another machine, with a
+    best link that ends there, and train.log of its two starts. By the log step 20 is the best."""
+    model(root)
+    run = root / "outputs" / "run7"
+    for step in (10, 20, 30):
+        shutil.copytree(root / "models" / "cosmos3-nano", run / "safetensors" / f"step_{step}")
+    (root / "outputs" / "best").mkdir()
+    (root / "outputs" / "best" / "safetensors").symlink_to("/mnt/gone/safetensors/step_30")
+    stamp = "[rank0]:[cosmos] 2026-02-03 04:05:06,000 - cosmos - INFO - "
+    lines = []
+    for start, losses in (("20260203040000", {10: 0.8}), ("20260203080000", {20: 0.3, 30: 0.5})):
+        lines.append(f"{stamp}[Policy] Loaded configuration: {{}}")
+        for step, loss in losses.items():
+            lines += [
+                f"{stamp}Step: {step}/30, Loss: 0.50000, Grad norm: 1.00000",
+                f"{stamp}[SFT] Validation loss: {loss} for train step {step}/30, epoch 1",
+                f"{stamp}Saving huggingface checkpoint at step {step} to /mnt/gone/{start}...",
+                f"[rank0]:Exported safetensors to /mnt/gone/{start}/safetensors/step_{step}",
+            ]
+    (root / "train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def event_table(root: Path) -> None:
+    """tours/events.csv: when a white light is on in six clips of two seconds."""
+    clips.write_split(root, "tours", 6, SEED)
+    records = files.read_json(root / "tours" / "annotations.json")
+    (root / "tours" / "annotations.json").unlink()
+    names = list(dict.fromkeys(row["video"] for row in records))
+    rows = [f"{name},{0.2 + 0.1 * place:.1f},{0.9 + 0.1 * place:.1f},light on"
+            for place, name in enumerate(names)]  # fmt: skip
+    (root / "tours" / "events.csv").write_text(
+        "\n".join(["clip,start,end,event", *rows]) + "\n", encoding="utf-8"
+    )

@@ -32,7 +32,7 @@ from cosmos_reason.remote import hub, model_names, s3
 
 
 def parser() -> cli.Parser:
-    parser = cli.Parser(__doc__, "--hub --s3 --public --by --yes")
+    parser = cli.Parser(__doc__, "--hub --s3 --public --by --card --yes")
     parser.add_argument(
         "folder", type=cli.local, help="model or adapter folder, or with --by a train job or output"
     )
@@ -59,6 +59,12 @@ def parser() -> cli.Parser:
     )
     parser.add_argument(
         "--secrets-env", type=cli.local, help="KEY=VALUE file with HF_TOKEN (default: environment)"
+    )
+    parser.add_argument(
+        "--card",
+        type=cli.local,
+        metavar="FILE",
+        help="write the model card there, to be read first",
     )
     parser.add_argument("--yes", action="store_true", help="send it (default: only list)")
     cli.add_output_flags(parser)
@@ -127,6 +133,8 @@ def main(args) -> cli.Outcome:
         result = {"target": target.uri, "public": args.public, "files": rows, "sent": False}
         result["left_out"] = [name for name in left if name != publishing.CARD]
         result["card"] = storage.read_text(files[publishing.CARD])
+        if args.card:
+            storage.write_text(args.card, result["card"])
         if not args.yes or findings.has_errors(notes):
             following = () if unseen else (Path(__file__).name, *sys.argv[1:], "--yes")
             return cli.Outcome(result, notes, listing(target, args.public, result), following)
@@ -153,6 +161,7 @@ def listing(target: publishing.Target, public: bool, result: dict) -> str:
     if result["left_out"]:
         some = ", ".join(result["left_out"][:10])
         lines.append(f"stay here: {some}{' ...' if len(result['left_out']) > 10 else ''}")
+    lines.append("the model card is not shown here: --card FILE writes it, --json holds it")
     return "\n".join([*lines, "nothing was sent: add --yes"])
 
 

@@ -267,6 +267,13 @@ def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
 
 
 @pytest.mark.promise
+def test_the_card_can_be_read_before_it_is_sent(hub, folder, tmp_path):
+    card = tmp_path / "card.md"
+    done, said = publish(folder, "--hub", REPO, "--card", card)
+    assert done.returncode == 0 and not said["result"]["sent"]
+    assert card.read_text() == said["result"]["card"] and "base_model" in card.read_text()
+
+
 def test_a_new_repository_is_private_and_holds_what_was_listed(hub, folder):
     done, said = publish(folder, "--hub", REPO, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
