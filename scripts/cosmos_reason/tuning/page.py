@@ -17,8 +17,9 @@ INTERVALS = 4  # between the marks of an axis
 LEAST_COMPARED = 4  # trials that tell what mattered
 
 
-def write(study: Study, trials: list[dict]) -> Path:
-    """Write STUDY/report.html from the trials as they are now."""
+def write(study: Study, trials: list[dict], every: float | None = None) -> Path:
+    """Write STUDY/report.html from the trials as they are now; with `every` a browser reads it
+    again after so many seconds."""
     import tomli_w
 
     found = summary.summary(study, trials)
@@ -35,6 +36,7 @@ def write(study: Study, trials: list[dict]) -> Path:
         "study.html.j2",
         value_text=value_text,
         name=study.folder.name,
+        every=every and round(every),
         model=document.get(study.plan["spec"], "policy.model_name_or_path"),
         plan=study.plan,
         found=found,

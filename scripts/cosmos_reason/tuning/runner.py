@@ -21,7 +21,7 @@ from cosmos_reason.base.fix import value_text
 from cosmos_reason.jobs import diagnosis, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
-from cosmos_reason.tuning import commands, suggest
+from cosmos_reason.tuning import commands, page, suggest
 from cosmos_reason.tuning.prepare import changed_files, evaluate_spec, fingerprints
 from cosmos_reason.tuning.study import (
     BASE,
@@ -34,6 +34,8 @@ from cosmos_reason.tuning.study import (
     Study,
 )
 
+TOLD_EVERY = 60  # seconds between lines about how far the trials are
+LEAST_RENEWED = 5  # seconds after which a browser reads the page again
 HOPELESS = 3  # failures in a row, and attempts of one run at a trial
 # Errors of the embedded engine that the values decide; error_catalog.yaml has those of other logs.
 BY_VALUES = {
@@ -62,13 +64,14 @@ class Runner:
         self.driven: list[dict] = []  # the trials among them that this run moves on
         self.used_up: Finding | None = None  # why nothing is left to try
         self.since = jobs.now()
-        self.looked_at = time.monotonic()
+        self.looked_at = self.told_at = time.monotonic()
 
     def run(self) -> list[Finding]:
         """Work until the budget is spent and nothing runs. Raises Failure (exit 3) when the outside
         world fails, or trial after trial; jobs then go on, and another run continues."""
         self.begin_again()
         self.fill()
+        self.tell()
         while self.driven:
             before = list(self.driven)
             for trial in before:
@@ -77,9 +80,12 @@ class Runner:
             if len(self.driven) == len(before):  # otherwise there is a free place to fill at once
                 time.sleep(self.every)
             self.fill()
+            if time.monotonic() - self.told_at >= TOLD_EVERY:
+                self.tell()
         self.tidy()
         lost = self.to_repeat()
         self.note_ending(lost)
+        page.write(self.study, self.trials)
         folder = self.study.folder
         if self.hopeless():
             message = f"{self.hopeless()}; mend the cause and run again"
@@ -88,6 +94,20 @@ class Runner:
             message = f"{failures(lost)}. The values are not the cause: mend it and run again"
             raise findings.outside("TUNE-OUTSIDE", folder, message)
         return [self.used_up] if self.used_up else []
+
+    def tell(self) -> None:
+        """Say which of how many trials run and how far each is, and renew the study's page."""
+        self.told_at = time.monotonic()
+        for trial in self.driven:
+            words = [f"trial {trial['number']} of {self.study.plan['trials']}"]
+            for action in ("evaluate", "train"):
+                folders = self.study.jobs_of(trial, action)
+                latest = progress.newest(folders[-1]) if folders else {}
+                if "total_steps" in latest:
+                    words.append(f"{action} {progress.position(folders[-1], latest)}")
+                    break
+            findings.say(": ".join(words))
+        page.write(self.study, self.trials, max(self.every, LEAST_RENEWED))
 
     # -- which trials run ------------------------------------------------------------------------
 
@@ -252,6 +272,7 @@ class Runner:
         self.driven.remove(trial)
         self.tidy()
         findings.say(self.line(trial))
+        page.write(self.study, self.trials, max(self.every, LEAST_RENEWED))
         if trial["state"] != FAILED:  # whatever was away is back
             for other in self.to_repeat():
                 if len(other["set_aside"]) < HOPELESS - 1:
