@@ -42,6 +42,8 @@ from cosmos_reason.rules.draft import TEMPLATE, Draft, pasteable
 from cosmos_reason.spec import actions, document, names, origins
 from cosmos_reason.spec.keys import RATE
 
+# Values that were chosen here, which the table shows.
+IN_TABLE = ("SPEC-TUNING-RATE", "SPEC-CADENCE", "SPEC-INTERVAL", "SPEC-LENGTH-FITTED")
 COMMON = (
     "--engine --tuning --model --train-root --eval-root --gpus-per-node --dataset-facts "
     "--global-batch --spec --set --explain"
@@ -438,7 +440,7 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
         result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
         text += f": {in_words.size_of_training(case)}"
     text += f"\n{in_words.table(case)}"
-    return cli.Outcome(result, found, text, next=following(args, case, found, count))
+    return cli.Outcome(result, found, text, following(args, case, found, count), named=IN_TABLE)
 
 
 def laid_out_for(args, case: Case) -> int | None:

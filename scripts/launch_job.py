@@ -286,9 +286,11 @@ def copying(asked: options.Launch) -> list[str]:
     if asked.site is None:
         return []
     lines = []
-    for here in dict.fromkeys(entry["path"] for entry in asked.inputs):
+    named = dict.fromkeys(entry["path"] for entry in asked.inputs)
+    for here in named:
         there, path = asked.site.there(here), Path(here)
-        if there == here or not path.exists():
+        comes_with_its_folder = any(str(folder) in named for folder in path.parents)
+        if there == here or comes_with_its_folder or not path.exists():
             continue
         inside = path.rglob("*") if path.is_dir() else [path]
         mib = sum(one.stat().st_size for one in inside if one.is_file()) / 2**20

@@ -48,6 +48,8 @@ class Outcome:
     serve: str = ""
     # The spec that was read: what build_spec said of it is counted, not said again.
     spec: Path | None = None
+    # Ids of infos that `text` makes plain: they are named, not told.
+    named: tuple[str, ...] = ()
     # A plan is kept and shown to others: what speaks against it stands in the text, on stdout.
     is_document: bool = False
     # When the findings do not tell it: something failed after `result` was made.
@@ -398,6 +400,8 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
     is_document = outcome.is_document and not outcome.exit_code
     if is_quiet:
         shown = [finding for finding in shown if finding.severity != f.INFO]
+    plain = [one for one in shown if one.id in outcome.named and one.severity == f.INFO]
+    shown = [one for one in shown if one not in plain]
     if outcome.spec:
         shown, said = without_said(shown, origins.said_of(outcome.spec))
     if shown and not is_document:
@@ -408,6 +412,8 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
         print(f.as_text(shown), flush=True)
     if is_quiet:
         return
+    if plain:
+        f.say(f"chosen as above: {', '.join(dict.fromkeys(one.id for one in plain))} (--json: why)")
     if said:
         names = ", ".join(dict.fromkeys(said))
         f.say(f"as build_spec said of {outcome.spec.name}: {names} (--json: in full)")

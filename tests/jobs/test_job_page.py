@@ -22,8 +22,8 @@ def folder(tmp_path, monkeypatch):
     ended(folder)
     told = {"train/tokens_per_second": 900.0, "gpu/memory_gib": 61.5, "total_steps": 40}
     lines = [told | {"time": 1000.0 + n, "step": n, "train/loss": 3 / n} for n in range(1, 11)]
-    lines.append({"time": 1011.0, "step": 10, "val/avg_loss": 0.75})
-    lines.append({"time": 1012.0, "step": 11, "train/loss": float("nan")})
+    lines.append({"time": 1010.5, "step": 10, "val/avg_loss": 0.75})
+    lines.append({"time": 1011.0, "step": 11, "train/loss": float("nan")})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "log.txt").write_text(f"step 10 {EVIL} HF_TOKEN=hf_{'a' * 30}\n")
     return folder
