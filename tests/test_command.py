@@ -2,6 +2,7 @@
 of."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -64,6 +65,20 @@ COMP_WORDS=(cosmos-reason launch-job plan --platform d); COMP_CWORD=4
 _cosmos_reason; echo "${COMPREPLY[@]}" """
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "docker\n", done.stderr
+
+
+def test_zsh_completes_with_what_it_is_given_or_with_files(tmp_path):
+    if not shutil.which("zsh"):
+        pytest.skip("needs zsh")
+    (tmp_path / "cosmos-reason").write_text(f'#!/bin/sh\nexec {" ".join(PROGRAM)} "$@"\n')
+    (tmp_path / "cosmos-reason").chmod(0o755)
+    script = """compdef() { true }; compadd() { shift 2; print -l -- "$@" }
+_files() { print FILES }
+PATH=.:$PATH; source <(cosmos-reason completion zsh)
+words=(cosmos-reason launch-job plan --platform d); CURRENT=5; _cosmos_reason
+words=(cosmos-reason check-dataset da); CURRENT=3; _cosmos_reason"""
+    done = subprocess.run(["zsh", "-fc", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "docker\nFILES\n", done.stderr
 
 
 # ---- show_status -----------------------------------------------------------------------------
