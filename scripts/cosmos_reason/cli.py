@@ -401,7 +401,7 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
     if is_quiet:
         shown = [finding for finding in shown if finding.severity != f.INFO]
     plain = [one for one in shown if one.id in outcome.named and one.severity == f.INFO]
-    shown = [one for one in shown if one not in plain]
+    shown = [one for one in shown if one not in plain and not _is_in(outcome.text, one)]
     if outcome.spec:
         shown, said = without_said(shown, origins.said_of(outcome.spec))
     if shown and not is_document:
@@ -421,6 +421,11 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
         f.say(f"serve: {outcome.serve}")
     if outcome.next:
         f.say(f"next: {suggested(outcome.next)}")
+
+
+def _is_in(text: str, finding: f.Finding) -> bool:
+    """Whether a text tells a finding word for word. Errors are told all the same."""
+    return finding.severity != f.ERROR and not finding.fix and finding.message in text
 
 
 def without_said(

@@ -8,6 +8,7 @@ from graded import ORACLE, letters, replies, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scoring import failed_row, ids, row, score, write
+from support import run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
@@ -191,6 +192,11 @@ def test_a_comparison_that_starts_at_the_commonest_answer_says_so_first(tmp_path
         assert ("EVAL-COMPARE-COMMONEST" in ids(document)) == is_said
         pair = document["result"]["runs"][0]["comparison"]
         assert comparison.in_words(pair).startswith("the earlier run is right in") == is_said
+    done = run_script(
+        "score_predictions.py", tmp_path / "good", "--compare", tmp_path / "low/results.json"
+    )
+    said = done.stdout + done.stderr
+    assert said.count("the earlier run is right in") == 1, "the text tells it, once"
 
 
 # -- by type, tag and clip -----------------------------------------------------------------------
