@@ -26,10 +26,19 @@ from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import findings as f
+from cosmos_reason.base import site
 from cosmos_reason.base.files import from_here
 from cosmos_reason.base.fix import Fix, value_text
+from cosmos_reason.data import (
+    arrival,
+    clip_files,
+    clip_problems,
+    held_out,
+    overlap,
+    shortcuts,
+    survey,
+)
 from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import clip_files, clip_problems, held_out, overlap, shortcuts, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data.annotations import fetch, locate
@@ -102,6 +111,15 @@ def parser() -> cli.Parser:
     strips = "records with their pictures on the page; default 12, 0 all (about 15 KB each)"
     parser.add_argument("--html-records", type=int, default=12, metavar="N", help=strips)
     parser.add_argument(
+        "--site", metavar="FILE", help="site.yaml: paths are those of that place, looked at here"
+    )
+    parser.add_argument(
+        "--quick",
+        metavar="FACTS",
+        help="only compare annotations and sizes of media with this dataset_facts.json: "
+        "did all of them arrive?",
+    )
+    parser.add_argument(
         "--list-checks",
         action="store_true",
         help="print the id and meaning of every check, and stop",
@@ -116,6 +134,9 @@ def main(args) -> cli.Outcome:
     if not args.annotations:
         message = "got nothing, expected an annotation file or a dataset folder"
         raise f.bad_input("USAGE", "ANNOTATIONS", message)
+    take_site(args)
+    if args.quick:
+        return arrived(args)
     action, spec, meant = read_wishes(args)
     parts = examine_all(args, spec)
     result = {}
@@ -135,6 +156,37 @@ def main(args) -> cli.Outcome:
     is_next = not args.spec and not is_for_evaluation(parts)
     command = spec_command(parts, args.facts, meant) if is_next else ()
     return cli.Outcome(result, found, text, command)
+
+
+def take_site(args) -> None:
+    """Read the site, and name what its paths mean where they lie here. Raises Failure (exit 2) for
+    those that do not: nobody can look at them from here."""
+    if not args.site:
+        return
+    place = site.read(Path(args.site))
+    absent = []
+    for name in ("annotations", "media_path", "eval", "eval_media_path"):
+        written = getattr(args, name)
+        if not written or s3.is_uri(written):
+            continue
+        setattr(args, name, place.here(written))
+        if not Path(getattr(args, name)).exists():
+            absent.append(written)
+    if absent:
+        message = f"got {', '.join(absent)}, which {args.site} places nowhere here"
+        message += "; or run this command there"
+        lines = [f"paths: {{{path}: HERE}}" for path in absent]
+        fix = Fix(command=f"add to {args.site}: {'; '.join(lines)}")
+        raise f.bad_input("DATA-ELSEWHERE", absent[0], message, fix, lines=lines)
+    if args.model:
+        args.model = place.here(args.model)
+
+
+def arrived(args) -> cli.Outcome:
+    """Whether a copy of a dataset is whole, by the facts that were written of it elsewhere."""
+    result, found = arrival.check(*annotation_file(args.annotations), args.media_path, args.quick)
+    text = f"{result['clips']} clips and {result['records']} records as in {args.quick}"
+    return cli.Outcome(result, found, "" if f.has_errors(found) else text)
 
 
 def read_wishes(args) -> tuple[str, dict, dict[str, object]]:

@@ -268,6 +268,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         result = {"output": str(args.output), "image": job.image} | told
         return cli.Outcome(result, found, "\n".join(lines), **known)
     result = {key: getattr(job, key) for key in PLANNED} | told
+    result |= {"site": job.site} if job.site else {}
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
     lines = [cost.text()] if cost else []
     lines.append(in_words.of_plan(job, in_words.of_its_spec(asked)))

@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, findings
+from cosmos_reason.base import bundle, findings, site
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import options, platforms, run_time
@@ -159,6 +159,7 @@ def add_run_flags(verb: argparse.ArgumentParser) -> None:
         "--keep", type=cli.positive, metavar="K", help="checkpoints of the K best stay (default: 1)"
     )
     add("--platform", choices=platforms.PLATFORMS, help="default: local")
+    add("--site", type=cli.local, metavar="FILE", help="site.yaml of the place, for --platform")
     verb.add_argument(
         "--every",
         type=cli.above_0,
@@ -262,10 +263,20 @@ def changes(args: argparse.Namespace, objective: str) -> dict:
         "platform": args.platform,
         "launch": args.launch,
     }
+    if args.site:
+        place = site.read(args.site)
+        if args.platform not in (None, place.platform):
+            message = f"got --platform {args.platform}, and {args.site} says {place.platform}"
+            fix = f"drop --platform {args.platform}"
+            raise findings.bad_input("USAGE", "--platform", message, fix)
+        named |= {"platform": place.platform}
+        named["site"] = {"name": place.name, "file": str(args.site.absolute())}
     changed = {name: value for name, value in named.items() if value}
     if args.target is not None:
         changed["target"] = target_of(args.target, objective)
-    if args.platform and not args.launch:
+    if args.platform and not args.site:
+        changed["site"] = None
+    if (args.platform or args.site) and not args.launch:
         changed["launch"] = []  # those were another platform's
     return changed
 
@@ -315,6 +326,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         "target": there.plan["target"],
         "hours": there.plan["hours"],
         "platform": there.plan["platform"],
+        "site": (there.plan.get("site") or {}).get("name"),
         "gpu_ids": there.plan["groups"],
         "space": space,
         "repairs": first["repairs"] if first else [],
@@ -340,7 +352,8 @@ def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time
     facts = args.dataset_facts or (origins.facts_of(args.spec) if args.spec else None)
     case = Case("train", there.plan["engine"], there.plan["spec"], facts)
     groups = there.plan["groups"]
-    names = local.gpu_names(groups[0]) if there.plan["platform"] == "local" else []
+    is_here = there.plan["platform"] == "local" and not there.plan.get("site")
+    names = local.gpu_names(groups[0]) if is_here else []
     one = run_time.predict(case, groups[0], jobs.path_of_root(None), args.seconds_per_step, names)
     return one.times(summary.rounds(left, groups), left)
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import yaml
-from launch_site import Site
+from launch_site import Site, change
 from support import ROOT
 
 from cosmos_reason.base import findings as f
@@ -278,3 +278,45 @@ def test_a_batch_script_runs_once_unless_slurm_begins_it_anew(place):
     assert code == 0 and job_id.startswith("train-") and (out / "home/.cache/hf_home").is_dir()
     assert begun()[0] == 2
     assert begun(SLURM_RESTART_COUNT="1") == (0, job_id)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"memory_gib": 1}, {"PRE-HOST-MEMORY": "got 1 GiB"}),
+        ({"disk": {THERE: 0}}, {"PRE-DISK": "got 0.0 GiB free"}),
+        ({"disk": {THERE: 9000}, "memory_gib": 9000}, {}),
+    ],
+)
+def test_a_preflight_compares_what_the_site_says(place, facts, expected):
+    """In memory and on a disk that are not this machine's."""
+    site = describe(place, "slurm", models={f"{THERE}/c3": "nvidia/Cosmos3-Nano"}, **facts)
+    (place.root / "c3").mkdir()
+    change(place, "train", policy__model_name_or_path=f"{THERE}/c3")
+    change(place, "train", train__output_dir=f"{THERE}/results")
+    (place.root / "c3").rmdir()  # the model lies there alone
+    words = ["--site", site, "--spec", "train.toml", "--engine", "transformers"]
+    _, printed = command("check_tao_launch_preflight.py", place, *words)
+    found = {one["id"]: one for one in printed["findings"]}
+    for name in ("PRE-HOST-MEMORY", "PRE-DISK"):
+        assert (name in found) == (name in expected), found.get(name)
+        assert name not in found or expected[name] in found[name]["message"]
+    unknown = found["JOB-SITE-UNKNOWN"]["data"]["lines"] if "JOB-SITE-UNKNOWN" in found else []
+    assert ("memory_gib: GIB" in unknown) == ("memory_gib" not in facts)
+    assert any(line.startswith("disk: {") for line in unknown) == ("disk" not in facts)
+
+
+def test_a_driver_is_compared_where_the_image_needs_one(place):
+    for driver, expected in (("470.1", True), ("580.82", False)):
+        site = describe(
+            place, "docker", driver=driver, image="nvcr.io/nvidia/tao/tao-toolkit:7.2.0-cosmos-rl"
+        )
+        words = ["--site", site, "--spec", "train.toml", "--engine", "tao"]
+        _, printed = command("check_tao_launch_preflight.py", place, *words)
+        old = [one for one in printed["findings"] if one["id"] == "PRE-HOST-VERSION"]
+        assert bool(old) == expected and all(driver in one["message"] for one in old)
+    _, printed = command(
+        "check_tao_launch_preflight.py", place, "--site", describe(place, "docker"), *words[2:]
+    )
+    (unknown,) = [one for one in printed["findings"] if one["id"] == "JOB-SITE-UNKNOWN"]
+    assert "driver: VERSION" in unknown["data"]["lines"]

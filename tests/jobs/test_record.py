@@ -122,6 +122,7 @@ RECORD = {
     "resources": {"nodes": 1, "gpus_per_node": None, "gpu_ids": None},
     "inputs": [],
     "outputs": {"output_dir": "/out"},
+    "site": "there",
     "platform_ref": {"host": "here"},
     "parent_job": None,
     "retry_of": None,

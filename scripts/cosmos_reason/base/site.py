@@ -115,6 +115,14 @@ class Site:
         words = (self.get("gpus.type") or "").upper().split()
         return told or next((ARCHITECTURES[word] for word in words if word in ARCHITECTURES), "")
 
+    def disk(self, path: str) -> tuple[str, float] | None:
+        """Return (folder, free GiB) of the innermost folder of `disk` that a path there lies in,
+        None where the file names none."""
+        said = self.facts.get("disk", {})
+        holding = [one for one in said if _moved(path, one.rstrip("/"), "") is not None]
+        folder = max(holding, key=len, default=None)
+        return None if folder is None else (folder, said[folder])
+
     def unknown(self, lines: Iterable[str]) -> list[Finding]:
         """Return one warning for all that the file does not say and somebody needed; `lines` are
         those that would say it."""

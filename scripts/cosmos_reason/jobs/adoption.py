@@ -49,7 +49,7 @@ def adopt(
     """
     folder = folder.resolve()
     rendered = _rendered(folder)
-    if site and rendered["site"] not in (None, site.name):
+    if site and rendered.get("site", site.name) != site.name:
         message = f"got {site.name}, and the launch was rendered for {rendered['site']}"
         raise bad_input("JOB-ADOPT", site.path, message)
     job_id = _words(folder / "run.id")
@@ -103,7 +103,7 @@ def _rendered(folder: Path) -> dict:
         message += "was started (of docker: its jobs/ID)"
         raise bad_input("JOB-ADOPT", folder, message)
     launch = files.read_json(path)
-    names = {*jobs.FIELDS, "table"}
+    names = {*jobs.FIELDS, "table"} - {"site"}
     if not isinstance(launch, dict) or not names <= launch.keys():
         message = "got something else than the launch that plan --output writes"
         raise bad_input("JOB-ADOPT", path, message)
@@ -158,7 +158,7 @@ def _job(
         options["docker_host"] = DEFAULT_HOST
         with contextlib.suppress(Failure):
             options["docker_host"] = client.engine_host(None)
-    fields = {name: rendered[name] for name in jobs.FIELDS} | moved
+    fields = {name: rendered.get(name) for name in jobs.FIELDS} | moved
     spec = {"path": str(home / jobs.SPEC), "sha256": "", "source": str(read)}
     fields |= {
         "job_id": home.name,

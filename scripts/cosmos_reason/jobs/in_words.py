@@ -20,7 +20,8 @@ def of_plan(job: Job, amounts_to: str = "") -> str:
     the spec in words. $PWD stands for the folder it is launched in, $JOB for its own and $SKILL for
     this bundle's, as a shell there reads them."""
     gpus = _gpus_in_words(job.resources)
-    lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {job.platform}, {gpus}"]
+    where = f"{job.platform} at {job.site}" if job.site else job.platform
+    lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {where}, {gpus}"]
     if amounts_to:
         lines.append(amounts_to)
     if job.image:
@@ -107,7 +108,12 @@ def of_job(job: Job) -> str:
     if "total_steps" in metrics:
         facts = [progress.position(job.folder, metrics), *facts]
     lines = [f"{job.job_id} {job.state} {', '.join(facts)}".strip()]
-    times = [("started", job.started_at), ("ended", job.ended_at), ("log", job.folder / jobs.LOG)]
+    times = [
+        ("site", job.site),
+        ("started", job.started_at),
+        ("ended", job.ended_at),
+        ("log", job.folder / jobs.LOG),
+    ]
     lines.append(f"  {', '.join(f'{name} {told}' for name, told in times if told)}")
     if job.reason:
         lines.append(f"  {job.reason}")

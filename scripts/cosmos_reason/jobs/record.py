@@ -132,6 +132,8 @@ class Job:
         known = {name: getattr(self, name) for name in FIELDS}
         if not self.options and self.stored and "options" not in self.stored:
             del known["options"]
+        if not self.site:  # most have none, and those of earlier versions lack it
+            del known["site"]
         return self.stored | known
 
     def write(self) -> None:

@@ -24,6 +24,8 @@ def beside(metrics: Path) -> list[str]:
 
 def _of_job(record: dict) -> list[str]:
     remarks = []
+    if record.get("site"):
+        remarks.append(f"{record.get('job_id')} ran at {record['site']}")
     if record.get("reason"):
         remarks.append(f"{record.get('job_id')} {record.get('state')}: {record['reason']}")
     findings = record.get("diagnosis")

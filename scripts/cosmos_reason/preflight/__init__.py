@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 
-from cosmos_reason.base import files, findings, secrets
+from cosmos_reason.base import bundle, files, findings, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import launch as jobs_launch
@@ -31,6 +31,7 @@ from cosmos_reason.jobs.platforms.slurm import preflight as slurm
 from cosmos_reason.preflight import access, data, memory
 from cosmos_reason.remote import machine
 from cosmos_reason.rules import launchable
+from cosmos_reason.spec import images
 
 
 def plan(preflight: Preflight) -> Iterator[Finding]:
@@ -59,6 +60,18 @@ def gpus_and_memory(preflight: Preflight) -> Iterator[Finding]:
         yield from memory.check(preflight, gpus)
 
 
+def driver_of_site(preflight: Preflight) -> Iterator[Finding]:
+    """with --site: the driver that the file says, where NVIDIA's image needs one"""
+    site = preflight.site
+    if site is None or preflight.engine != images.ENGINE or preflight.on_cpu:
+        return
+    told, least = site.get("driver"), bundle.skill_info()["host_minimums"]["driver"]
+    if told is None:
+        yield from site.unknown(["driver: VERSION"])
+    else:
+        yield from gates.check_version("driver", told, least, "nvidia-smi")
+
+
 Check = Callable[[Preflight], Iterator[Finding]]
 BEFORE: dict[str, Check] = {"machine": machines.locate}
 CHECKS: dict[str, Check] = {
@@ -75,7 +88,11 @@ PLATFORMS: dict[str, Check] = {
     "slurm": slurm.check,
     "kubernetes": kubernetes.check,
 }
-AFTER: dict[str, Check] = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
+AFTER: dict[str, Check] = {
+    "disk": access.disks,
+    "GPUs and memory": gpus_and_memory,
+    "driver of a site": driver_of_site,
+}
 NEED_A_SPEC = ("uploads", "model", "data and spec")
 
 # Findings about facts of the GPUs that are not known.
@@ -93,7 +110,6 @@ OF_SITE = dict.fromkeys(
     "gpus: {type: TYPE, count: N, memory_gib: GIB}",
 ) | {
     "PRE-GPU-ARCH-UNKNOWN": "gpus: {arch: sm_NN}",
-    "PRE-DISK-UNKNOWN": "disk: {FOLDER: FREE_GIB}",
     "PRE-MEMORY-UNKNOWN": "models: {PATH: ORG/NAME}",
     "PRE-PATH-UNSEEN": "",
 }

@@ -22,6 +22,7 @@ from cosmos_reason.jobs.platforms.machines import unseen_paths
 from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.preflight.memory import kept_checkpoints
 from cosmos_reason.remote import hub, model_names, s3
+from cosmos_reason.remote.machine import Place
 from cosmos_reason.rules import model_on_hub, models
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, images
@@ -213,7 +214,14 @@ def disks(preflight: Preflight) -> Iterator[Finding]:
         if is_remote and not need.is_limit:
             continue
         place = None
-        if preflight.machine and not is_remote:
+        if preflight.site and not is_remote:
+            need = replace(need, path=preflight.site.there(os.path.abspath(need.path)))
+            known = preflight.site.disk(need.path)
+            place = known and Place(*known, takes_files=True, is_file=False)
+            if need.gib and place is None:
+                yield from preflight.site.unknown([f"disk: {{{need.path}: FREE_GIB}}"])
+                continue
+        elif preflight.machine and not is_remote:
             place = preflight.machine.place(os.path.expanduser(need.path))
         if place is None:
             yield from _unknown_space(need)

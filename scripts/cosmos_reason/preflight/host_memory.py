@@ -44,7 +44,12 @@ def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
         message = f"got {preflight.options.memory}, expected about {needed:.0f} GiB ({parts})"
         fix = Fix(flags={"--memory": f"{math.ceil(needed / USABLE)}G"})
         yield findings.warning("PRE-HOST-MEMORY", "--memory", message, fix)
-    there = None if _is_elsewhere(preflight) else _memory_of_machine(preflight)
+    if preflight.site:
+        there = preflight.site.get("memory_gib")
+        if there is None and needed:
+            yield from preflight.site.unknown(["memory_gib: GIB"])
+    else:
+        there = None if _is_elsewhere(preflight) else _memory_of_machine(preflight)
     if there is None or needed <= USABLE * there:
         return
     message = f"got {there:.0f} GiB, expected {needed / USABLE:.0f}, to use {needed:.0f} ({parts})"
@@ -70,8 +75,10 @@ def node_of(preflight: Preflight) -> Node:
         ready = loader_gib(case) * processes
         return Node(processes, case(LOADERS), ready, in_background=in_background)
     readers, ready = case(LOADERS), loader_gib(case)
-    if preflight.platform == "local":
-        cores = max(1, (os.cpu_count() or 1) // processes)
+    site = preflight.site
+    count = site.get("cpus") if site else os.cpu_count() or 1
+    if preflight.platform == "local" and count:
+        cores = max(1, count // processes)
         ready *= min(1, cores / max(1, readers))
         readers = min(readers, cores)
     return Node(

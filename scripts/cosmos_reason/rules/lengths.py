@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from cosmos_reason.base import files
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.annotations import locate
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
@@ -86,9 +88,15 @@ def facts_of_other_data(case):
         return None
     annotations = case(actions.data_keys(case.action).annotations)
     described = case.facts.get("annotations")
-    if annotations and described != annotations:
-        return f"facts are of {described}"
-    return None
+    if not annotations or described == annotations or _is_same_content(case, annotations):
+        return None
+    return f"facts are of {described}"
+
+
+def _is_same_content(case, annotations: str) -> bool:
+    """Whether the annotations are those of the facts, which were copied or moved since."""
+    path = locate(annotations)
+    return path.is_file() and files.sha256(path) == case.facts.get("fingerprint")
 
 
 def short_length(case):

@@ -56,8 +56,10 @@ def run(
 def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None) -> list[str]:
     """Return what follows `launch_job.py VERB`. No ids at all: the CPU; None: the platform chooses.
     Only trainings have several nodes: those that are asked for, else those of their spec."""
-    words = [action, "--spec", str(path), "--platform", plan["platform"]]
-    words += ["--engine", plan["engine"]]
+    where = ["--platform", plan["platform"]]
+    if plan.get("site"):
+        where = ["--site", plan["site"]["file"]]
+    words = [action, "--spec", str(path), *where, "--engine", plan["engine"]]
     if gpu_ids is not None:
         words += ["--gpu-ids", ",".join(gpu_ids) or "none"]
     more = plan["launch"]

@@ -63,6 +63,7 @@ BUDGET = {
     "target": None,
     "groups": [None],
     "nodes": None,
+    "site": None,
     "worked_seconds": 0.0,
 }
 # Locked by the commands of a run, which outlive it when it is killed.

@@ -204,7 +204,8 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
         f"{left} trainings to go, {plan['parallel']} at a time, judged by {plan['objective']}",
         f"{trials}; --trials and --hours count trainings"
         f"{', evaluations included in the hours' if plan['evaluations'] else ''}",
-        f"{', '.join(budget)}; {target}; on {plan['platform']}, {' and '.join(devices)}",
+        f"{', '.join(budget)}; {target}; on {plan['site'] or plan['platform']}, "
+        f"{' and '.join(devices)}",
     ]
     for row in plan["space"]:
         example = f"as given {value_text(row['default'])}"

@@ -270,13 +270,14 @@ def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:
     """The versions that TAO's images need on their host. `toolkit` is the version of the NVIDIA
     container toolkit; '' is unknown."""
     least = bundle.skill_info()["host_minimums"]
-    yield from _version("driver", driver.version, least["driver"], "nvidia-smi")
-    yield from _version("CUDA", driver.cuda, least["cuda"], "nvidia-smi")
+    yield from check_version("driver", driver.version, least["driver"], "nvidia-smi")
+    yield from check_version("CUDA", driver.cuda, least["cuda"], "nvidia-smi")
     toolkit_least = least["container_toolkit"]
-    yield from _version("container toolkit", toolkit, toolkit_least, "nvidia-ctk --version")
+    yield from check_version("container toolkit", toolkit, toolkit_least, "nvidia-ctk --version")
 
 
-def _version(name: str, version: str, least: str | int, command: str) -> Iterator[Finding]:
+def check_version(name: str, version: str, least: str | int, command: str) -> Iterator[Finding]:
+    """A version of NVIDIA's software on a host against the least one; '' is unknown."""
     where = f"NVIDIA {name}"
     if not version:
         message = f"got no version, expected {least} or newer"
