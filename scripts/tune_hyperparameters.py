@@ -270,7 +270,7 @@ def changes(args: argparse.Namespace, objective: str) -> dict:
             fix = f"drop --platform {args.platform}"
             raise findings.bad_input("USAGE", "--platform", message, fix)
         named |= {"platform": place.platform}
-        named["site"] = {"name": place.name, "file": str(args.site.absolute())}
+        named["site"] = place.facts | {"paths": place.paths}  # trials run in folders of their own
     changed = {name: value for name, value in named.items() if value}
     if args.target is not None:
         changed["target"] = target_of(args.target, objective)
@@ -447,6 +447,7 @@ def best(args: argparse.Namespace) -> cli.Outcome:
     ]
     if summary.base_leads(there, result):
         lines.append(summary.KEEP_THE_BASE.format(result["baseline"]))
+    commands.write_site(there.plan, there.folder)
     words = commands.launch_words(there.plan, "train", path, winner["gpu_ids"])
     following = next_command(args, result, ("launch_job.py", "plan", *words))
     found = summary.verdict(there, result) + broken

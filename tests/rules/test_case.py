@@ -571,11 +571,24 @@ def test_facts_give_steps_to_the_rules_about_intervals(facts):
 def test_a_run_of_a_few_steps_is_told_with_the_epochs_that_are_enough(facts):
     finding = found("train", facts=facts)["SPEC-STEPS-FEW"]  # 10 steps, as above
     assert (finding.severity, str(finding.fix)) == ("warning", "--set train.epoch=4")
-    assert "10 steps in all" in finding.message
+    assert "10 steps in all; train.epoch=4 is enough" in finding.message
     assert "SPEC-STEPS-FEW" in found("train", facts=facts, train__epoch=3)
     for wanted in ({"train__epoch": 4}, {"train__max_num_steps": 2}, {"train__resume": True}):
         assert "SPEC-STEPS-FEW" not in found("train", facts=facts, **wanted), wanted
     assert "SPEC-STEPS-FEW" not in found("train", facts=facts, train__train_batch_per_replica=1)
+
+
+def test_a_smaller_batch_is_offered_before_more_epochs(facts):
+    """20 records x 10 epochs: 10 steps of 20 records, 20 steps of 10."""
+    batch = {"train__train_batch_per_replica": 20, "train__train_policy__mini_batch": 4}
+    finding = found("train", facts=facts, train__epoch=10, **batch)["SPEC-STEPS-FEW"]
+    assert finding.fix.changes == {
+        "train.train_batch_per_replica": 10,
+        "train.train_policy.mini_batch": 2,
+    }
+    assert "--global-batch 10, or train.epoch=20, is enough" in finding.message
+    batch = {"train__train_batch_per_replica": 10, "train__train_policy__mini_batch": 2}
+    assert "SPEC-STEPS-FEW" not in found("train", facts=facts, train__epoch=10, **batch)
 
 
 def test_facts_find_prefetch_beyond_host_memory(facts):

@@ -112,6 +112,28 @@ def test_only_trainings_get_several_nodes(folder):
     assert code == 1 and "JOB-NODES" in [row["id"] for row in found["findings"]]
 
 
+def test_a_study_for_a_site_is_judged_by_its_file_alone(folder):
+    """Its paths are relative to where the study was named, not to the folders of its trials."""
+    (folder / "lab.yaml").write_text(
+        "schema_version: 1\nname: lab\nplatform: slurm\nnodes: 1\n"
+        "gpus: {type: H100 80GB, count: 8}\npaths: {/lustre/me: .}\n"
+        "models: {/lustre/c3: nvidia/Cosmos-Reason2-2B}\nenvironment: /lustre/me/venv\n"
+    )
+    search = shlex.split("--spec spec.toml --engine transformers --site lab.yaml")
+    code, found = tune(folder, "plan", *search)
+    assert code == 0, found["findings"]
+    assert (found["result"]["platform"], found["result"]["site"]) == ("slurm", "lab")
+    code, found = tune(folder, "plan", *search, "--platform", "local")
+    assert code == 2 and "USAGE" in [row["id"] for row in found["findings"]]
+    few = (folder / "lab.yaml").read_text().replace("count: 8", "count: 0")
+    (folder / "lab.yaml").write_text(few)
+    code, found = tune(folder, "plan", *search)
+    assert code == 1 and "JOB-GPU-COUNT" in [row["id"] for row in found["findings"]]
+    plan = {"platform": "slurm", "site": {"name": "lab"}, "engine": "e", "launch": [], "nodes": 1}
+    words = commands.launch_words(plan, "train", folder / "spec.toml", None)
+    assert words[3:5] == ["--site", str(folder / "site.yaml")]
+
+
 def test_what_follows_the_dashes_goes_to_every_job_but_for_the_nodes():
     more = shlex.split("--account a --nodes 2 --nodes=2 --qos q")
     plan = {"platform": "slurm", "engine": "transformers", "launch": more, "nodes": 4}

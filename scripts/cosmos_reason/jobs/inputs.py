@@ -13,6 +13,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.data import annotations
 from cosmos_reason.jobs import reward_files
@@ -116,8 +117,7 @@ def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding
             found.append(findings.warning("JOB-INPUT-ELSEWHERE", path, message, role=role))
         else:
             message = f"no such file or folder on the machine that launches: {role} names it"
-            message += "; for another machine: --site FILE (references/site_template.yaml) with "
-            message += "plan --output DIR; or run this command there"
+            message += f"; {WAYS_OUT}"
             nearest = next(folder for folder in path.parents if folder.is_dir())
             is_root = nearest.parent == nearest
             fix = "" if is_root else f"ls {shlex.quote(str(nearest))}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, findings, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.checkpoints import conversion, run_outputs
 from cosmos_reason.data import json_stream
 from cosmos_reason.data.annotations import locate
@@ -110,8 +111,9 @@ def _missing(preflight: Preflight, where: str, path: str) -> Finding:
     message = f"got no such path on {machine}, expected it.{hint}"
     fix = f"ls -d {path}"
     if preflight.platform == "docker" and preflight.machine and preflight.machine.is_here:
-        message += " When another machine runs the job, say --skip-platform-access."
         fix = ""
+    if preflight.machine and preflight.machine.is_here:
+        message += f" {WAYS_OUT[0].upper()}{WAYS_OUT[1:]}."
     return findings.error("PRE-PATH-MISSING", where, message, fix)
 
 

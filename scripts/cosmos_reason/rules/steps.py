@@ -23,6 +23,7 @@ from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 
 FEW_STEPS = 20
+LEAST_BATCH = 8  # records of a step that is offered; gradients of fewer are noise
 VALIDATION_EPOCHS = "validation.freq_in_epoch"
 
 
@@ -75,9 +76,41 @@ def few_steps(case):
     # A limit says that so few are wanted; what goes on from an earlier run had more before.
     if case("train.max_num_steps") or case("train.resume"):
         return None
-    if case.steps and case.steps < FEW_STEPS:
-        return f"{case.steps} steps in all"
-    return None
+    if not case.steps or case.steps >= FEW_STEPS:
+        return None
+    batch = batch_of_enough_steps(case)
+    ways = f"train.epoch={enough_epochs(case)}"
+    if batch:
+        ways = f"--global-batch {batch * case.ranks}, or {ways}, is enough"
+        return f"{case.steps} steps in all, of {case.global_batch} records each; {ways}"
+    return f"{case.steps} steps in all; {ways} is enough"
+
+
+def enough_epochs(case) -> int:
+    return math.ceil(FEW_STEPS / case.steps_per_epoch)
+
+
+def batch_of_enough_steps(case) -> int | None:
+    """A batch of a rank that deals an epoch evenly to enough steps, None where that would be less
+    than LEAST_BATCH records of all ranks."""
+    steps = math.ceil(FEW_STEPS / case("train.epoch"))
+    batch = math.ceil(case.trained_records / case.ranks) // steps
+    if ranks_left_over(case, batch):
+        batch = largest_multiple(batch, case.ranks_of_replica)
+    is_offered = batch * case.ranks >= LEAST_BATCH and batch < case(BATCH)
+    return batch if is_offered else None
+
+
+def more_steps(case) -> Fix:
+    """A smaller batch before more epochs: the same records are seen as often."""
+    batch = batch_of_enough_steps(case)
+    if batch is None:
+        return Fix(changes={"train.epoch": enough_epochs(case)})
+    in_one_pass = math.gcd(batch, case(MINI_BATCH))
+    changes = {BATCH: batch}
+    if in_one_pass != case(MINI_BATCH):
+        changes[MINI_BATCH] = in_one_pass
+    return Fix(changes=changes)
 
 
 def warms_up_by_epochs(case) -> bool:
@@ -219,13 +252,12 @@ RULES = (
         "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
         no_step, reads=STEPS_PER_EPOCH, fix=keep_incomplete_batches,
     ),
-    # The fix counts epochs, not data: what there is can be shown more often at once.
     Rule(
         "SPEC-STEPS-FEW", WARNING, "train", "train.epoch",
-        f"below {FEW_STEPS} a run hardly trains; take more epochs or data",
+        f"below {FEW_STEPS} a run hardly trains; take a smaller batch, more epochs or data",
         few_steps,
         reads=(*STEPS, "train.resume"),
-        fix=lambda case: math.ceil(FEW_STEPS / case.steps_per_epoch),
+        fix=more_steps,
     ),
     Rule(
         "SPEC-STEPS", INFO, "train", WARMUP, "how long the learning rate rises",

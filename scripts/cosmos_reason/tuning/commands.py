@@ -10,11 +10,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cosmos_reason.base import bundle, findings
+from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.spec import actions, document
 from cosmos_reason.tuning.prepare import evaluate_spec
 from cosmos_reason.tuning.study import Study, trial_spec
+
+SITE = "site.yaml"  # beside the specs of a study that has one; JSON is YAML
 
 
 def run(
@@ -58,7 +60,7 @@ def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None)
     Only trainings have several nodes: those that are asked for, else those of their spec."""
     where = ["--platform", plan["platform"]]
     if plan.get("site"):
-        where = ["--site", plan["site"]["file"]]
+        where = ["--site", str(Path(path).with_name(SITE))]
     words = [action, "--spec", str(path), *where, "--engine", plan["engine"]]
     if gpu_ids is not None:
         words += ["--gpu-ids", ",".join(gpu_ids) or "none"]
@@ -69,6 +71,12 @@ def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None)
     if several and more == _without_nodes(more):
         words += ["--nodes", str(plan["nodes"])]
     return words + more
+
+
+def write_site(plan: dict, folder: Path) -> None:
+    """Write the site of a study, where it has one, beside the specs that are launched there."""
+    if plan.get("site"):
+        files.write_json(folder / SITE, plan["site"])
 
 
 def _without_nodes(words: list[str]) -> list[str]:
@@ -95,6 +103,7 @@ def rehearse(study: Study) -> None:
         for action, table in specs.items():
             path = Path(folder) / f"{action}.toml"
             document.dump(table, path, action)
+            write_site(plan, Path(folder))
             for gpu_ids in plan["groups"]:
                 words = launch_words(plan, action, path, gpu_ids)
                 command = ["launch_job.py", "plan", *words, "--jobs-dir", jobs_dir, "--json"]

@@ -407,6 +407,7 @@ class Runner:
                 checkpoint = str(self.study.folder / trial["checkpoint"])
             trained = document.load(folder / "train.toml")
             document.dump(evaluate_spec(plan["evaluate"], trained, checkpoint), path, action)
+        commands.write_site(plan, folder)
         self.launch(trial, "submit", *commands.launch_words(plan, action, path, trial["gpu_ids"]))
         return None
 

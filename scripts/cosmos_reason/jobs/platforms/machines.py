@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.jobs.platforms.docker import client as docker_client
 from cosmos_reason.jobs.platforms.gates import missing_description
 from cosmos_reason.jobs.platforms.gpus import Driver, driver
@@ -15,8 +16,7 @@ from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
 from cosmos_reason.remote.machine import Host
 
 FROM_ELSEWHERE = (
-    "; the machine with the GPUs is asked when this command runs there, and flags say what they "
-    "are (an H100: 80, sm_90; an L40S: 44, sm_89)"
+    f"; {WAYS_OUT}; flags say what they are, too (an H100: 80, sm_90; an L40S: 44, sm_89)"
 )
 
 

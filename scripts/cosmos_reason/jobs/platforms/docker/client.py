@@ -11,6 +11,7 @@ import shutil
 import subprocess
 
 from cosmos_reason.base.findings import Failure, bad_input, outside
+from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.remote.machine import Host, over_ssh
 
 PATIENCE = 60  # seconds for an answer of the engine
@@ -42,7 +43,7 @@ def docker(host: str, *words: str, timeout: float | None = PATIENCE, **options) 
             **options,
         )
     except FileNotFoundError:
-        message = "got no docker command, expected Docker's client"
+        message = f"got no docker command, expected Docker's client; {WAYS_OUT}"
         fix = "apt-get install docker.io"
         raise outside("JOB-DOCKER-UNREACHABLE", host, message, fix) from None
     except subprocess.TimeoutExpired:

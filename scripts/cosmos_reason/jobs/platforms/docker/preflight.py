@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.jobs import containers, cosmos_environment
 from cosmos_reason.jobs.platforms.docker import client as client
 from cosmos_reason.jobs.platforms.gates import check_driver
@@ -69,7 +70,7 @@ def _docker(preflight: Preflight, *words: str, limit: float = COMMAND_SECONDS) -
 def unreachable(answer: Answer) -> Finding | None:
     """Why the client got no answer from an engine, though it may exit with 0."""
     if answer.code == NO_COMMAND and "no command docker" in answer.err:
-        message = "got no docker command here"
+        message = f"got no docker command here; {WAYS_OUT}"
         fix = "apt-get install --yes docker.io"
         return findings.error("PRE-TOOL-MISSING", "docker", message, fix)
     facts = client.parse_info(answer.out)

@@ -22,6 +22,7 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Finding, error, has_errors
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.job_folder import MARK
+from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.jobs import cosmos_environment, engines, evidence, nodes
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch
@@ -76,7 +77,7 @@ def _absent_gpus(launch: Launch, listed: str) -> list[Finding]:
         return []
     count = listed.count("UUID: GPU-")
     has = f"{count} GPUs" if count else "no GPU that nvidia-smi lists"
-    message = f"got {','.join(absent)}, this machine has {has}"
+    message = f"got {','.join(absent)}, this machine has {has}; {WAYS_OUT}"
     wanted = len(launch.gpu_ids)
     usable = Fix(flags={"--gpu-ids": ",".join(map(str, range(wanted)))})
     return [error("JOB-GPU-IDS", "--gpu-ids", message, usable if wanted <= count else "")]
