@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -320,3 +321,47 @@ def test_a_driver_is_compared_where_the_image_needs_one(place):
     )
     (unknown,) = [one for one in printed["findings"] if one["id"] == "JOB-SITE-UNKNOWN"]
     assert "driver: VERSION" in unknown["data"]["lines"]
+
+
+TAO = "nvcr.io/nvidia/tao/tao-toolkit:7.2.0-cosmos-rl"
+# What a launch for GPUs in NVIDIA's image has that its CPU stand-in has not, or has otherwise: the
+# title, image, GPUs, program and its variables, what Pyxis mounts and what nodes look for instead.
+OF_THE_PLACE = {
+    "docker": r"# train with |docker image inspect |  (--gpus |--env \S?(TAO|TORCH)_|nvcr|cpu:1)",
+    "slurm": r"# train with |#SBATCH --(gres|signal)=|  mkdir -p |set -- |srun ",
+    "kubernetes": r" +(- (python3?|-\w|--\S+|torch\S+|train|/lustre/me/out\S*)$"
+    r"|- name: (TAO|TORCH)_\w+$|value: (out|/lustre/me/out|'300')$"
+    r"|image: |requests:|limits:|nvidia.com/gpu: )",
+}
+
+
+@pytest.mark.parametrize("platform", OF_THE_PLACE)
+def test_the_stand_in_without_gpus_differs_in_the_named_lines_alone(place, platform):
+    """So that what is started for real on CPUs tells of the original, which never ran here."""
+    change(place, "train", policy__parallelism__dp_shard_size=2)
+    original = {"image": TAO}
+    stand_in = {"environment": f"{THERE}/venv"} if platform == "slurm" else {"image": "cpu:1"}
+    more = {}
+    if platform == "kubernetes":
+        more = {"kubernetes": MORE[platform]["kubernetes"]}
+    texts = []
+    for facts, words in (
+        (original, ["--engine", "tao"] + (["--gpu-ids", "2,3"] if platform == "docker" else [])),
+        (stand_in, ["--engine", "transformers", "--gpu-ids", "none"]),
+    ):
+        site = place.root / "site.yaml"
+        base = {"schema_version": 1, "name": "there", "platform": platform, "gpus": {"count": 8}}
+        paths = {"paths": {THERE: str(place.root)}}
+        site.write_text(yaml.safe_dump(base | paths | facts | more))
+        asked = ["plan", "train", "--spec", "train.toml", "--site", site, "--output", "out", *words]
+        code, printed = command("launch_job.py", place, *asked)
+        assert code == 0, printed["findings"]
+        text = (place.root / "out" / START[platform]).read_text()
+        subprocess.run(["rm", "-r", str(place.root / "out")], check=True)
+        texts.append(re.sub(r"(?s)look\(\) \{\n.*?\ndone\n", "", text))
+    assert texts[0] != texts[1]
+    rest = []
+    for text in texts:
+        lines = text.splitlines()
+        rest.append([line for line in lines if not re.match(OF_THE_PLACE[platform], line)])
+    assert rest[0] == rest[1] and len(rest[0]) > 20

@@ -261,7 +261,7 @@ def _slurm(
 def _folders(job: Job) -> list[str]:
     """Return the folders that a job writes to; empty ones are lost on the way through git."""
     homes = [str(job.folder / below) for below in containers.HOME_VARIABLES.values()]
-    return [*job.outputs.values(), *(homes if job.image else ())]
+    return list(dict.fromkeys([*job.outputs.values(), *(homes if job.image else ())]))
 
 
 def _kubernetes(
