@@ -36,7 +36,8 @@ MEANING = {
     OTHER: "the answer says something else",
 }
 CHOICES = {"yes_no": ("yes", "no"), "direction": ("left", "right", "straight", "up", "down")}
-COMPARED = ("mcq", "label", "number", "ordinal", "text")  # judged as SAME or OTHER where there are no choices
+# Judged as SAME or OTHER where there are no choices.
+COMPARED = ("mcq", "label", "number", "ordinal", "text")
 EDGES = " \t\r\n.,;:!?()[]<>{}'\"“”*_`#"
 _VERDICT = re.compile(r"verdict\W*", re.IGNORECASE)
 _EXPLAINED = re.compile(r"\s*[(:].*|\.\s.*", re.DOTALL)  # "B (the red one)", "B. red"
