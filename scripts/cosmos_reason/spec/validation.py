@@ -12,6 +12,7 @@ from cosmos_reason.spec import actions, document, flat_configs, legal, names
 from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
 from cosmos_reason.spec.values import expected, shown
 
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes, on Linux
 UNFILLED = 3  # so many empty values are a template's, not mistakes
 
 
@@ -33,6 +34,17 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         fix = restored(action, key) if document.get(spec, key) is None else Fix()
         found[key] = findings.error("SPEC-VALUE", key, f"got {problem}", fix)
         document.delete(rest, key)
+    for key, schema in document.keys(action).items():
+        path = document.get(rest, key)
+        if "x-path" not in schema or not isinstance(path, str) or "://" in path:
+            continue
+        written = path.encode("utf-8", "replace")
+        longest = max(map(len, written.split(b"/")))
+        if longest > LONGEST_NAME or len(written) > LONGEST_PATH:  # asking for it raises OSError
+            message = f"got a path of {len(written)} bytes with a name of {longest}; file systems "
+            message += f"take names of {LONGEST_NAME} and paths of {LONGEST_PATH}"
+            found[key] = findings.error("SPEC-VALUE", key, message)
+            document.delete(rest, key)
     unchecked = trainers_own(action, rest)
     for key in unchecked:
         document.delete(rest, key)
