@@ -152,7 +152,9 @@ def planned(
             splits[item.split].append(name)
     splits = {name: ids for name, ids in splits.items() if ids}
     told = []
-    if not splits:
+    if not splits and not (plan.folds or plan.eval_fraction):
+        splits = {"train": list(kept)}
+    elif not splits:
         source = _with_near_copies(kept, plan, told)
         splits = folds(kept, plan, source) if plan.folds else split(kept, plan, source)
     in_one = {name for ids in splits.values() for name in ids}
@@ -190,8 +192,6 @@ def split(items: dict[str, Item], plan: Plan, source: dict[str, str]) -> dict[st
     """Return the ids of each split in their order. By clip, records of one `source` stay together
     and the held-out clips have every answer's share; by time, the last of each recording are held
     out. Raises Failure where that leaves nothing on one side."""
-    if not plan.eval_fraction:
-        return {"train": list(items)}
     train, held_out = _sides(items, plan, source)
     share = len(held_out) / max(len(items), 1)
     wrong = ""
@@ -365,7 +365,7 @@ def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding])
     held out. Where too little would be left on one side, as of one machine that does the same all
     day, they are told and stay apart."""
     source = filmed_from(items)
-    if plan.split_by == "time" or not (plan.eval_fraction or plan.folds):
+    if plan.split_by == "time":
         return source
     from cosmos_reason.data import looks
 
