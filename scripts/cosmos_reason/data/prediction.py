@@ -13,7 +13,7 @@ from cosmos_reason.data.survey import Survey
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate.steps import steps_per_epoch, trained_records
 from cosmos_reason.media import archives, sampling
-from cosmos_reason.remote import s3
+from cosmos_reason.remote import model_names, s3
 from cosmos_reason.spec import document
 from cosmos_reason.spec.keys import RESPONSE_MODE
 
@@ -133,8 +133,11 @@ def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
     steps = {}
     for gpus in (1, 2, 4, 8):
         steps[str(gpus)] = steps_per_epoch(records, batch, gpus, drop_last)
-    patch = sampling.patch_size(spec["policy"]["model_name_or_path"])
+    model = spec["policy"]["model_name_or_path"]
+    patch = sampling.patch_size(model)
+    frames = model_names.known_family(model).frames_per_token
+    ready = record_tokens.loader_bytes(spec["train"], vision_tokens, patch, frames)
     return {
         "steps_per_epoch": steps,
-        "prefetch_bytes_per_rank": record_tokens.loader_bytes(spec["train"], vision_tokens, patch),
+        "prefetch_bytes_per_rank": ready,
     }

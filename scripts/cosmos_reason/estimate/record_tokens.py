@@ -179,20 +179,20 @@ def room_for_prompt(action: str, spec: dict) -> tuple[str, int, int]:
     return key, get(spec, key) - kept, kept
 
 
-def loader_bytes(train: dict, vision_tokens: int, patch: int) -> int:
+def loader_bytes(train: dict, vision_tokens: int, patch: int, frames: int = FRAME_FACTOR) -> int:
     """Host memory of the batches that the loaders of one rank hold ready, when every sample has so
-    many vision tokens. `train` is a complete spec's table of that name."""
+    many vision tokens, each of `frames` frames. `train` is a complete spec's table of that name."""
     policy = train["train_policy"]
     batches = policy["dataloader_num_workers"] * (
         policy["dataloader_prefetch_factor"] or TORCH_PREFETCH
     )
-    per_token = FRAME_FACTOR * (2 * patch) ** 2 * PIXEL_BYTES
+    per_token = frames * (2 * patch) ** 2 * PIXEL_BYTES
     return batches * train["train_batch_per_replica"] * vision_tokens * per_token
 
 
-def frame_bytes(patch: int) -> int:
+def frame_bytes(patch: int, frames: int = FRAME_FACTOR) -> int:
     """Host memory of the decoded frames behind one vision token of a clip."""
-    return FRAME_FACTOR * (2 * patch) ** 2 * FRAME_PIXEL_BYTES
+    return frames * (2 * patch) ** 2 * FRAME_PIXEL_BYTES
 
 
 def _clip_cost(

@@ -17,6 +17,7 @@ from cosmos_reason.estimate.gpu_memory import GIB, Plan
 from cosmos_reason.estimate.host_memory import Node
 from cosmos_reason.jobs.platforms.preflight import SCHEDULED, Preflight
 from cosmos_reason.jobs.platforms.slurm.partitions import megabytes
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import LOADERS
 from cosmos_reason.rules.lengths import fewer_batches, loader_gib
@@ -97,7 +98,8 @@ def _all_frames(case: Case) -> float:
     if not case.tokens or case("validation.enable"):
         return float("inf")
     tokens = sum(record.vision for record in case.tokens)
-    return tokens * record_tokens.frame_bytes(case.token_side // 2) / GIB
+    frames = model_names.known_family(case.model).frames_per_token
+    return tokens * record_tokens.frame_bytes(case.token_side // 2, frames) / GIB
 
 
 def _is_copied(case: Case) -> bool:

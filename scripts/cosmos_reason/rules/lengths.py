@@ -64,7 +64,9 @@ def loader_gib(case) -> float:
     from cosmos_reason.estimate import record_tokens
 
     most = max(record.vision for record in case.tokens)
-    return record_tokens.loader_bytes(case.full["train"], most, case.token_side // 2) / 2**30
+    frames = model_names.known_family(case.model).frames_per_token
+    patch = case.token_side // 2
+    return record_tokens.loader_bytes(case.full["train"], most, patch, frames) / 2**30
 
 
 def fewer_batches(case) -> Fix:
