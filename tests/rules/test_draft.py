@@ -289,6 +289,7 @@ def test_a_model_that_one_engine_loads_is_sent_there_and_no_other_is_proposed(
     assert code == 0 and "SPEC-MODEL-FAMILY" not in found
     _, found, _ = run(f"grpo --engine cosmos-rl --model {written}")
     assert found["SPEC-MODEL-FAMILY"].fix == Fix()
+    assert "which NVIDIA trains with cosmos-framework" in found["SPEC-MODEL-FAMILY"].message
     assert (
         not {"SPEC-MODEL-UNKNOWN", "SPEC-PATH-NOT-HERE"}
         & run("train --model Qwen/Qwen3-VL-2B-Instruct")[1].keys()

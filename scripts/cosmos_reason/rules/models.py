@@ -42,6 +42,13 @@ def unloadable(case) -> str:
     return ""
 
 
+def told_unloadable(case) -> str:
+    """`unloadable`, with NVIDIA's engine for it where there is one that we do not drive."""
+    found = unloadable(case)
+    elsewhere = families.FAMILIES[found].elsewhere if found in families.FAMILIES else ""
+    return f"{found}, which NVIDIA trains with {elsewhere}" if elsewhere else found
+
+
 def has_script_of_guides(action: str, engine: str, value: Callable[[str], object]) -> bool:
     """Whether a training reads its data by the keys of a guide's dataset script, not by ours;
     `value` gives those of its keys."""
@@ -114,14 +121,14 @@ RULES = (
     Rule(
         "SPEC-MODEL-FAMILY", ERROR, "train grpo quantize", "{model}",
         "an architecture that this engine does not load",
-        unloadable,
+        told_unloadable,
         reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS), fix=engine_that_loads,
     ),
     Rule(
         "SPEC-MODEL-FAMILY-ASKED", LATER, "evaluate inference", "{model}",
         "an architecture that this engine does not load; "
         "a server may (launch_job.py --endpoint URL)",
-        unloadable, reads=("{base}",), fix=engine_that_loads,
+        told_unloadable, reads=("{base}",), fix=engine_that_loads,
     ),
     Rule(
         "SPEC-MODEL-MINIATURE", ASKED, ANY, "--model",

@@ -177,6 +177,7 @@ FAMILY = Family(
     decoder_layer="Cosmos3EdgeTextDecoderLayer",
     words=("cosmos3-edge", "cosmos3_edge"),
     own_in_cosmos_rl=False,
+    elsewhere="cosmos-framework",
     patch=16,
     mean=(0.5, 0.5, 0.5),
     std=(0.5, 0.5, 0.5),

@@ -15,6 +15,7 @@ LARGEST_SIZE = 1 << 20
 class Family:
     """An architecture. `title` is its name for people; `model_class`, `processor_class` and
     `decoder_layer` are names in transformers, `words` are parts of the names of its models.
+    `elsewhere`: NVIDIA's engine for it, where that is none that we drive.
     `own_in_cosmos_rl`: cosmos-rl has a model of its own for it, and does not wrap the one of
     transformers.
 
@@ -78,6 +79,7 @@ class Family:
     saved_by_class: bool = True
     features: str = "pooler_output"
     defaults: Mapping[str, int] | None = None
+    elsewhere: str = ""
 
     def has_target(self, entry: str, layer: str) -> bool:
         """Whether an entry of LoRA's target_modules means a layer: it is part of its name. Where
