@@ -13,6 +13,7 @@ from cosmos_reason.engine.train import checkpointing
 from cosmos_reason.engine.train.features import Features
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.spec import document
 
 CPU = torch.device("cpu")
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "modules_to_save": None,
@@ -100,7 +101,8 @@ def test_adapters_spare_the_tower_though_its_layers_have_the_same_names(tiny_edg
 
 def test_a_whole_model_is_saved_under_the_published_names(tiny_edge_model, tmp_path):
     network = models.load_model(tiny_edge_model, torch.float32, CPU)
-    checkpointing.export(network, tiny_edge_model, tmp_path / "out", torch.bfloat16)
+    spec = document.with_defaults("train", {})
+    checkpointing.export(network, tiny_edge_model, tmp_path / "out", torch.bfloat16, spec)
     saved, _ = safetensors_files.read_folder(tmp_path / "out")
     assert saved.keys() == safetensors_files.read_folder(tiny_edge_model)[0].keys()
     assert run_outputs.verify(tmp_path / "out") == []

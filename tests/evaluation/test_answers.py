@@ -1,5 +1,6 @@
 """Answers: a labelled set of realistic responses, and what holds for any text."""
 
+import json
 import time
 from decimal import Decimal
 
@@ -380,11 +381,13 @@ def test_any_text_has_an_answer_of_its_type_or_none(question, response, kind):
         "yes_no": lambda: found in ("yes", "no"),
         "direction": lambda: found in ("left", "right", "straight", "up", "down"),
         "number": lambda: Decimal(found.split()[0]).is_finite(),
+        "ordinal": lambda: Decimal(found).is_finite(),
         "temporal": lambda: found.count(",") == 1,
         "box": lambda: found.count(",") == 3,
         "label": lambda: found in ("ok", "ng"),
         "text": lambda: found and found in response,
     }
+    valid |= dict.fromkeys(answers.SET_TYPES, lambda: isinstance(json.loads(found), list))
     assert found is None or valid[kind]()
     assert answers.question_type(question, response) in answers.TYPES
 
