@@ -328,6 +328,14 @@ def test_no_share_up_to_half_holds_out_more_than_half_and_no_fix_does(tmp_path, 
             assert mended["result"]["held_out"] <= 0.5
 
 
+def test_a_fold_that_holds_out_more_than_half_is_told(tmp_path, clip):
+    told = build(grouped(tmp_path / "s", clip, [40, 3, 3, 3, 3]), "--folds", 3)
+    (found,) = (row for row in told["findings"] if row["severity"] == "warning")
+    assert found["id"] == "BUILD-SPLIT" and "of 52 records): more than half" in found["message"]
+    told = build(grouped(tmp_path / "t", clip, [4] * 4), "--folds", 2, out="even")
+    assert not [row for row in told["findings"] if row["id"] == "BUILD-SPLIT"]
+
+
 def test_more_than_half_is_the_users_word(tmp_path, clip):
     root = grouped(tmp_path / "s", clip, [2, 2, 2, 2])
     assert build(root, "--eval-fraction", 0.75)["result"]["held_out"] == 0.75

@@ -157,6 +157,17 @@ def planned(
     elif not splits:
         source = _with_near_copies(kept, plan, told)
         splits = folds(kept, plan, source) if plan.folds else split(kept, plan, source)
+    large = [
+        f"{name} ({len(ids)} of {len(kept)} records)"
+        for name, ids in splits.items()
+        if plan.folds and name.endswith("/eval") and len(ids) > MOST_HELD_OUT * len(kept)
+    ]
+    if large:
+        message = (
+            f"got {', '.join(large)}: more than half is held out there, as the records of one clip "
+            "or group stay together; its score says little of a training on all"
+        )
+        told.append(f.warning("BUILD-SPLIT", "--folds", message))
     in_one = {name for ids in splits.values() for name in ids}
     between = [name for name in kept if name not in in_one]
     if between:
