@@ -166,7 +166,7 @@ def test_their_author_says_what_numbers_count_from(source, role, letters):
     path = written(source, numbered("right", [1, 2]))
     report, _ = build(path, "--column", "answer=right")
     (finding,) = found(report, "BUILD-OPTIONS")
-    assert f"--column {role}=right" in finding["fix"]
+    assert f"--column {role}=right" in finding["message"]
     _, talks = build(path, "--column", f"{role}=right")
     assert "".join(answer for _, answer in talks) == letters
 
@@ -182,7 +182,7 @@ def test_numbers_that_are_texts_of_options_stay_texts(source):
     assert [answer for _, answer in talks] == ["A", "C"]
     mixed = [*numbered("answer", [2], ["2", "3", "4"]), *numbered("answer", [0])]
     report, talks = build(written(source, mixed))
-    assert not talks and "answer_from_0" in found(report, "BUILD-OPTIONS")[0]["fix"]
+    assert not talks and "answer_from_0" in found(report, "BUILD-OPTIONS")[0]["message"]
 
 
 def test_numbers_of_option_columns_follow_their_author(source):
