@@ -16,6 +16,14 @@ from cosmos_reason.evaluation import comparison
 from cosmos_reason.evaluation.rows import Row
 
 
+@pytest.mark.parametrize("compared", ["run", "run/results.json", "link/results.json"])
+def test_a_run_is_not_compared_with_itself(tmp_path, compared):
+    write(tmp_path / "run/results.json", [row("a"), row("b", response="B")])
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    code, said = score(tmp_path / "run", "--compare", tmp_path / compared)
+    assert code == 2 and "against itself" in said["findings"][0]["message"]
+
+
 def test_two_runs_are_compared_by_question(tmp_path):
     before = [
         row("a", response="B"),
@@ -183,12 +191,12 @@ def test_a_comparison_counts_every_question_of_both_runs(pairs, data):
 
 def test_a_comparison_that_starts_at_the_commonest_answer_says_so_first(tmp_path):
     gts = ["A"] * 6 + ["B"] * 4
-    for name, said in (("low", "C"), ("commonest", "A"), ("good", None)):
+    for name, said in (("low", "C"), ("commonest", "A"), ("good", None), ("tuned", None)):
         rows = [row(f"q{n}", gt, said or gt) for n, gt in enumerate(gts)]
         write(tmp_path / name / "results.json", rows)
     for name, is_said in (("low", True), ("commonest", True), ("good", False)):
         before = tmp_path / name / "results.json"
-        _, document = score(tmp_path / "good", "--compare", before)
+        _, document = score(tmp_path / "tuned", "--compare", before)
         assert ("EVAL-COMPARE-COMMONEST" in ids(document)) == is_said
         pair = document["result"]["runs"][0]["comparison"]
         assert comparison.in_words(pair).startswith("the earlier run is right in") == is_said
