@@ -21,7 +21,10 @@ from cosmos_reason.base.findings import Failure, Finding
 # whoever asks for a model's family or widths by its path finds them here.
 MODELS: dict[str, str] = {}
 # The ways out for what is not on this machine, at the end of a message.
-WAYS_OUT = "for another machine: --site FILE (references/site_template.yaml), or run this there"
+WAYS_OUT = (
+    "for another machine: --site FILE (references/site_template.yaml) and launch_job.py "
+    "plan --output DIR; or run this there"
+)
 # Architectures by the first word of a GPU's type, as NVIDIA publishes them.
 ARCHITECTURES = {"A100": "sm_80", "L40S": "sm_89", "H100": "sm_90", "H200": "sm_90",
                  "B200": "sm_100"}  # fmt: skip

@@ -889,7 +889,7 @@ def test_every_manifest_is_what_the_published_schemas_want(site, monkeypatch):
         several(site, fields.get("nodes", 1))
         asked = site.request(action, engine=engine, kubernetes=ALL_FLAGS, **OF_A_POD, **fields)
         folder = site.jobs / f"{action}-20260101-000000-0a1b2c"
-        job, spec, found = launch._prepare(asked, folder, acting=False)
+        job, spec, found = launch._prepare(launch._in_folder(asked, folder), acting=False)
         assert job, (action, engine, found)
         work = kubernetes._work(job, spec)
         shown = list(yaml.safe_load_all(manifests.shown(work)))

@@ -77,10 +77,12 @@ def _absent_gpus(launch: Launch, listed: str) -> list[Finding]:
         return []
     count = listed.count("UUID: GPU-")
     has = f"{count} GPUs" if count else "no GPU that nvidia-smi lists"
-    message = f"got {','.join(absent)}, this machine has {has}; {WAYS_OUT}"
+    message = f"got {','.join(absent)}, this machine has {has}"
     wanted = len(launch.gpu_ids)
+    if wanted > count:
+        return [error("JOB-GPU-IDS", "--gpu-ids", f"{message}; {WAYS_OUT}")]
     usable = Fix(flags={"--gpu-ids": ",".join(map(str, range(wanted)))})
-    return [error("JOB-GPU-IDS", "--gpu-ids", message, usable if wanted <= count else "")]
+    return [error("JOB-GPU-IDS", "--gpu-ids", message, usable)]
 
 
 def _visible_gpus(listed: str, needed: int) -> list[Finding]:
