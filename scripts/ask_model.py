@@ -111,7 +111,7 @@ def main(args) -> cli.Outcome:
 
 
 def what_is_asked(args) -> tuple[list[Media], list[str], list[Finding]]:
-    """The media, the questions, and what is wrong with either."""
+    """Return the media, the questions, and what is wrong with either."""
     found = []
     names = list(args.words)
     if args.questions:
@@ -129,7 +129,7 @@ def what_is_asked(args) -> tuple[list[Media], list[str], list[Finding]]:
 
 
 def attempted(found: list[Finding], act, *words):
-    """What `act(*words)` returns; None, and its findings, when it cannot read its input."""
+    """Return what `act(*words)` returns; None, and its findings, when it cannot read its input."""
     try:
         return act(*words)
     except Failure as failure:
@@ -148,8 +148,8 @@ def check_question(text: str, names: list[str]) -> list[Finding]:
 
 
 def drafted(args, media: list[Media], texts: list[str]) -> Draft:
-    """The inference spec of this command line, with the frames, pixels and system prompt that the
-    model was trained with where a file tells them."""
+    """Return the inference spec of this command line, with the frames, pixels and system prompt
+    that the model was trained with where a file tells them."""
     draft = Draft(ACTION, ENGINE, flags={"--model": args.model})
     draft.overlay(document.template(ACTION), "template")
     folder = Path(args.model).expanduser()
@@ -183,8 +183,8 @@ def is_model(folder: Path) -> bool:
 
 
 def launchable(args, draft: Draft) -> tuple[dict, list[Finding]]:
-    """The spec with the model as a folder here, fetched where it was not, and what stands against
-    it: what launch_job says of a job."""
+    """Return the spec with the model as a folder here, fetched where it was not, and what stands
+    against it: what launch_job says of a job."""
     spec = draft.spec
     asked = Launch(
         action=ACTION,
@@ -212,12 +212,12 @@ def launchable(args, draft: Draft) -> tuple[dict, list[Finding]]:
 
 
 def is_known(draft: Draft) -> bool:
-    """Whether the model that was asked for is in the draft, and not the template's."""
+    """Return whether the model that was asked for is in the draft, and not the template's."""
     return draft.origins[MODEL] != "template"
 
 
 def rule_findings(args, draft: Draft) -> list[Finding]:
-    """What the rules say of the spec, but for what is told already or does not matter."""
+    """Return what the rules say of the spec, but for what is told already or does not matter."""
     passed_over = {"media", "type", "prompt"}
     if not is_known(draft):
         passed_over |= {MODEL, BASE}
@@ -228,7 +228,7 @@ def rule_findings(args, draft: Draft) -> list[Finding]:
 
 
 def for_this_command(finding: Finding, draft: Draft) -> Finding:
-    """The model is a word of this command, which has no flag for it or for an engine."""
+    """Return the model is a word of this command, which has no flag for it or for an engine."""
     where = "MODEL" if finding.where == "--model" else finding.where
     fix = pasteable(draft, finding.fix)
     if "--model" in finding.fix.flags:
@@ -301,7 +301,7 @@ def refuse_other_answers(asked: dict, who, folder: Path) -> None:
 
 
 def as_text(args, result: dict) -> str:
-    """The answers, or where they are when a file has them all."""
+    """Return the answers, or where they are when a file has them all."""
     rows = result["answers"]
     shown = rows[:SHOWN] if args.output else rows
     several = len({row["question"] for row in rows}) > 1

@@ -223,15 +223,15 @@ def main(args) -> cli.Outcome:
 
 
 def sample(item: Item) -> dict:
-    """A record as a model will see it."""
+    """Return a record as a model will see it."""
     media = [[kind, medium.stem] for kind, medium in item.media]
     turns = [[turn.role, turn.text] for turn in item.turns]
     return {"id": item.name, "media": media, "turns": turns, "reasoning": item.reasoning}
 
 
 def about_share(items: list[Item], plan: dataset_splits.Plan, args) -> list[f.Finding]:
-    """What is said of the share that is held out: none, or too little. Of a source that names its
-    splits BUILD-SPLIT-NAMED says more."""
+    """Return what is to be said of the share that is held out: none, or too little. Of a source
+    that names its splits BUILD-SPLIT-NAMED says more."""
     if args.folds or any(item.split for item in items):
         return []
     if "eval_fraction" not in args.given:
@@ -242,14 +242,14 @@ def about_share(items: list[Item], plan: dataset_splits.Plan, args) -> list[f.Fi
 
 
 def held_out_share(written: dict[str, int]) -> float:
-    """The share of the written records that is not in train/, or in that of a fold."""
+    """Return the share of the written records that is not in train/, or in that of a fold."""
     total = sum(written.values())
     trained = sum(count for name, count in written.items() if name.endswith("train"))
     return round(1 - trained / total, 4) if total else 0.0
 
 
 def split_by(args, columns: list[roles.Column], items: list[Item]) -> str:
-    """What the splits are made by. Raises Failure where the source has nothing to do so."""
+    """Return what the splits are made by. Raises Failure where the source has nothing to do so."""
     declared = {one.role for one in columns}
     is_named = any(item.split for item in items)
     wrong = ""
@@ -272,7 +272,7 @@ def split_by(args, columns: list[roles.Column], items: list[Item]) -> str:
 
 
 def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Finding]]:
-    """The source and its items, with what is to be said about them.
+    """Return the source and its items, with what is to be said about them.
 
     Raises Failure with all that is wrong, in the command and in the source.
     """
@@ -375,13 +375,13 @@ def refuse_numbers(args) -> None:
 
 
 def skipped(found: list[f.Finding]) -> int:
-    """How many records are left out because their medium is missing or does not open."""
+    """Return how many records are left out because their medium is missing or does not open."""
     left_out = ("BUILD-MEDIA-SKIPPED", "BUILD-SPAN-OUTSIDE")
     return sum(finding.data["count"] for finding in found if finding.id in left_out)
 
 
 def nothing_held_out(share: float, force: bool) -> f.Finding:
-    """What to add to the command for a dataset to evaluate on; one clip cannot be shared."""
+    """Return what to add to the command for a dataset to evaluate on; one clip cannot be shared."""
     fix = ""
     if share:
         fix = f"--eval-fraction {share:g}"
@@ -393,7 +393,7 @@ def nothing_held_out(share: float, force: bool) -> f.Finding:
 
 
 def thin_held_out(short: str, enough: float, args) -> list[f.Finding]:
-    """What the held-out data have too little of, with the share that would do."""
+    """Return what the held-out data have too little of, with the share that would do."""
     if not short:
         return []
     message = f"got {short}, {held_out.EXPECTED}"
@@ -428,7 +428,7 @@ def refuse_output(source: Path, output: Path, force: bool) -> None:
 
 
 def other_output(output: Path) -> str:
-    """The flag that names a folder beside `output`."""
+    """Return the flag that names a folder beside `output`."""
     has_name = output.name not in ("", "..")
     return f"-o {shlex.quote(f'{output if has_name else output.resolve()}-new')}"
 
@@ -444,7 +444,8 @@ def refuse_media_below(output: Path, items: list[Item]) -> None:
 
 
 def take_mapping(args) -> tuple[roles.Column, ...]:
-    """The columns of a saved mapping. What else it says stands in for flags that are not given."""
+    """Return the columns of a saved mapping. What else it says stands in for flags that are not
+    given."""
     saved = mapping.load(Path(args.mapping))
     if saved.convert:
         is_named = args.convert and Path(args.convert).is_file()

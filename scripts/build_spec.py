@@ -212,8 +212,8 @@ def take_data(draft: Draft, args) -> None:
 
 
 def take_base(draft: Draft, args, asked: set[str]) -> None:
-    """The template or what stands for it, then a parent job and a profile.
-    `asked`: keys the command line sets."""
+    """Take the template, or what stands for it, then a parent job and a profile. `asked`: keys the
+    command line sets."""
     resumes = args.parent_job and args.action == "train"
     if args.spec and resumes:
         message = "got --spec and --parent-job, each of which is a whole train spec; expected one"
@@ -320,7 +320,7 @@ def without_refused_root(draft: Draft, found: list[f.Finding]) -> list[f.Finding
 
 
 def is_asked_for(draft: Draft, where: str) -> bool:
-    """Whether a finding is about what the command line says."""
+    """Return whether a finding is about what the command line says."""
     return where.startswith("--") or any(document.overlap(where, named) for named in draft.named)
 
 
@@ -414,7 +414,8 @@ def refuse_usage(args) -> None:
 
 
 def occupied(output: str, others: Iterable[str]) -> list[f.Finding]:
-    """An error for each file that would be lost: it is there, and this command did not write it."""
+    """Return an error for each file that would be lost: it is there, and this command did not write
+    it."""
     if origins.of_values(output):
         return []
     message = "got a file that build_spec did not write, or that was edited since; "
@@ -444,8 +445,8 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
 
 
 def laid_out_for(args, case: Case) -> int | None:
-    """The nodes that the command line says, else those of the spec or the job that it goes on from;
-    None where nobody said."""
+    """Return the nodes that the command line says, else those of the spec or the job that it goes
+    on from; None where nobody said."""
     if args.action not in actions.TRAINING:
         return None
     if args.gpus_per_node is not None:

@@ -183,14 +183,16 @@ def take_site(args) -> None:
 
 
 def arrived(args) -> cli.Outcome:
-    """Whether a copy of a dataset is whole, by the facts that were written of it elsewhere."""
+    """Return whether a copy of a dataset is whole, by the facts that were written of it
+    elsewhere."""
     result, found = arrival.check(*annotation_file(args.annotations), args.media_path, args.quick)
     text = f"{result['clips']} clips and {result['records']} records as in {args.quick}"
     return cli.Outcome(result, found, "" if f.has_errors(found) else text)
 
 
 def read_wishes(args) -> tuple[str, dict, dict[str, object]]:
-    """(action, spec with its defaults, values that are given as flags); "" and {} without any."""
+    """Return (action, spec with its defaults, values that are given as flags); "" and {} without
+    any."""
     action, spec = read_spec(args.spec)
     meant = meant_values(args, action or "train")
     if meant and not action:
@@ -202,7 +204,7 @@ def read_wishes(args) -> tuple[str, dict, dict[str, object]]:
 
 
 def meant_values(args, action: str) -> dict[str, object]:
-    """The values of a spec that are given as flags, by key; None for one that goes."""
+    """Return the values of a spec that are given as flags, by key; None for one that goes."""
     keys = actions.places(action)
     table = "vision" if action == "evaluate" else "custom.vision"
     values = {}
@@ -222,7 +224,7 @@ def with_flags(found: list[f.Finding], meant: dict[str, object]) -> list[f.Findi
 
 
 def pasteable(fix: Fix, meant: dict[str, object]) -> Fix:
-    """A fix as a change to the command line that was given, where a flag gave the value."""
+    """Return a fix as a change to the command line that was given, where a flag gave the value."""
     changes = dict(fix.changes)
     words = []
     for key, value in fix.changes.items():
@@ -237,7 +239,7 @@ def pasteable(fix: Fix, meant: dict[str, object]) -> Fix:
 
 
 def with_values(spec: dict, values: dict[str, object]) -> dict:
-    """A copy of the spec with these values."""
+    """Return a copy of the spec with these values."""
     changed = copy.deepcopy(spec)
     for key, value in values.items():
         if value is None:
@@ -250,7 +252,7 @@ def with_values(spec: dict, values: dict[str, object]) -> dict:
 def reported(
     part: survey.Survey, is_held_out: bool, action: str, spec: dict, args
 ) -> tuple[dict, list[f.Finding]]:
-    """(what is known of a dataset, what is wrong with it)."""
+    """Return (what is known of a dataset, what is wrong with it)."""
     facts_file = facts_path(args.facts, is_held_out) if args.facts else None
     facts = facts_of(part, facts_file)
     found: list[f.Finding] = []
@@ -266,7 +268,7 @@ def reported(
 
 
 def examine_all(args, spec: dict) -> dict[str, survey.Survey]:
-    """The training data, and the held-out data compared with them."""
+    """Return the training data, and the held-out data compared with them."""
     parts = {"train": examine(args.annotations, args.media_path, spec, args)}
     if args.eval:
         parts["eval"] = examine(args.eval, args.eval_media_path, spec, args)
@@ -276,12 +278,13 @@ def examine_all(args, spec: dict) -> dict[str, survey.Survey]:
 
 
 def facts_of(part: survey.Survey, path: Path | None) -> dict:
-    """What is known of a dataset; with a path it is written there too."""
+    """Return what is known of a dataset; with a path it is written there too."""
     return dataset_facts.write_facts(part, path) if path else dataset_facts.facts(part)
 
 
 def facts_path(written: str, is_held_out: bool) -> Path:
-    """Where facts go: those of the held-out data into eval/ beside those of the training data."""
+    """Return where facts go: those of the held-out data into eval/ beside those of the training
+    data."""
     path = Path(written)
     return path.parent / "eval" / path.name if is_held_out else path
 
@@ -294,14 +297,14 @@ def predicted(
     is_trained: bool,
     found: list[f.Finding],
 ) -> dict | None:
-    """What the spec's run will meet in the data; what is wrong with its sampling is `found`.
+    """Return what the spec's run will meet in the data; what is wrong with its sampling is `found`.
     Without a spec no engine is known."""
     engine = origins.engine_of(spec_path, action=action) if spec_path else ""
     return attempt(found, predict, part, action, spec, engine, is_trained)
 
 
 def is_for_evaluation(parts: dict[str, survey.Survey]) -> bool:
-    """Whether the name of the only folder says that it is not to be trained on."""
+    """Return whether the name of the only folder says that it is not to be trained on."""
     folder = Path(clip_files.whole_name(parts["train"].source)).parent.name
     return len(parts) == 1 and folder.lower() in HELD_OUT
 
@@ -309,7 +312,7 @@ def is_for_evaluation(parts: dict[str, survey.Survey]) -> bool:
 def spec_command(
     parts: dict[str, survey.Survey], facts: str | None, meant: dict[str, object]
 ) -> tuple[str, ...]:
-    """What makes a training spec of these data, with the values that were meant."""
+    """Return what makes a training spec of these data, with the values that were meant."""
     tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
     words = ["build_spec.py", "train"]
     if sum(parts["train"].asked) < min(dataset_checks.SIZES):
@@ -336,13 +339,13 @@ def spec_command(
 
 
 def short_name(key: str) -> str:
-    """The last part of a key where build_spec knows by it which key is meant."""
+    """Return the last part of a key where build_spec knows by it which key is meant."""
     last = document.last_part(key)
     return last if names.full_name("train", last) == key else key
 
 
 def read_spec(path: str | None) -> tuple[str, dict]:
-    """(action, spec with its defaults); ("", {}) without a spec.
+    """Return (action, spec with its defaults); ("", {}) without a spec.
 
     Raises Failure for a spec that uses no such data, and with all that is invalid in it; keys
     that are missing have defaults.
@@ -369,8 +372,8 @@ def read_spec(path: str | None) -> tuple[str, dict]:
 
 
 def attempt(found: list[f.Finding], call, *args):
-    """What `call` returns; None where the spec asks for a sampling that there is not,
-    which is then `found`."""
+    """Return what `call` returns; None where the spec asks for a sampling that there is not, which
+    is then `found`."""
     try:
         return call(*args)
     except f.Failure as failure:
@@ -412,8 +415,8 @@ def examine(annotations: str, media_path: str | None, spec: dict, args) -> surve
 
 
 def annotation_file(written: str) -> tuple[str, Path]:
-    """(its name when it is in S3, the local file).
-    Raises Failure, with the way on, for what is no annotation file."""
+    """Return (its name when it is in S3, the local file). Raises Failure, with the way on, for what
+    is no annotation file."""
     if s3.is_uri(written):
         return fetch(written)
     path = locate(written)
@@ -441,7 +444,7 @@ def annotation_file(written: str) -> tuple[str, Path]:
 
 
 def examine_files(found: survey.Survey, files: dict, how: tuple) -> clip_checks.Reports:
-    """(clip number, report) of every file, wherever it is."""
+    """Yield (clip number, report) of every file, wherever it is."""
     packed = clip_files.members(found)
     yield from clip_checks.examine_all(
         {number: files[number] for number in files.keys() - packed.keys()}, *how

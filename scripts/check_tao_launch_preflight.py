@@ -92,8 +92,7 @@ def parser() -> cli.Parser:
 
 
 def add_platform_flags(add: Callable) -> None:
-    """What is said of a launch, as launch_job.py takes it, and what is asked of a platform
-    besides."""
+    """Add the flags of a launch, as launch_job.py takes it, and those of a platform's gates."""
     for name, said in launch_options.FLAGGED.items():
         if name != "gpu_ids" and said["group"] != launch_options.ASKING:
             more_names = ["--container-image"] if name == "image" else []
@@ -198,7 +197,7 @@ def pair(written: str) -> tuple[int, int]:
 
 
 def indices(written: str) -> list[int]:
-    """[] for the CPU."""
+    """Return the indices of the GPUs, [] for the CPU."""
     if written == "none":
         return []
     if not all(word.isdecimal() and len(word) < 5 for word in written.split(",")):
@@ -325,8 +324,8 @@ def without_effect(args: argparse.Namespace) -> list[Finding]:
 
 
 def not_for_the_platform(options: PreflightOptions, platform: str) -> list[Finding]:
-    """A warning for each flag of a launch that this platform has no use for, which launch_job.py
-    refuses there."""
+    """Return a warning for each flag of a launch that this platform has no use for, which
+    launch_job.py refuses there."""
     message = f"{platform} has no use for it: it is left out"
     found = []
     for flag in options.useless(platform):
@@ -338,8 +337,8 @@ def not_for_the_platform(options: PreflightOptions, platform: str) -> list[Findi
 
 
 def better_image(preflight: Preflight, found: list[Finding]) -> str | None:
-    """The image that was asked for, or one without the fault that is known of the image that was
-    checked."""
+    """Return the image that was asked for, or one without the fault that is known of the image that
+    was checked."""
     options = preflight.options
     if any(finding.id == "PRE-IMAGE-ISSUE" for finding in found):
         from cosmos_reason.spec import images
@@ -350,8 +349,8 @@ def better_image(preflight: Preflight, found: list[Finding]) -> str | None:
 
 
 def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
-    """The launch that was checked, as launch_job takes it, or its plan to carry. Whether it can be
-    launched at all is a check of its own."""
+    """Return the launch that was checked, as launch_job takes it, or its plan to carry. Whether it
+    can be launched at all is a check of its own."""
     options, launch = preflight.options, preflight.launch
     said = launch_options.taken(options.given(), launch.platform)
     if preflight.nodes > 1:
@@ -417,7 +416,7 @@ def length_of(prediction: dict) -> list[str]:
 
 
 def on_types(verdicts: dict[str, str]) -> str:
-    """One line for all GPU types: what fits on one fits on every larger one."""
+    """Return one line for all GPU types: what fits on one fits on every larger one."""
     sizes = bundle.skill_info()["gpu_types"]
     named = {"fits": [], "tight": [], "does not fit": []}
     for name in sorted(verdicts, key=sizes.get):

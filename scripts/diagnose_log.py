@@ -76,7 +76,7 @@ def main(args) -> cli.Outcome:
 
 
 def listed() -> cli.Outcome:
-    """Every known error."""
+    """Return every known error."""
     checks = {}
     lines = []
     for entry in diagnosis.catalog():
@@ -86,7 +86,7 @@ def listed() -> cli.Outcome:
 
 
 def explained(id: str) -> cli.Outcome:
-    """One known error. Raises Failure (exit 2) for an unknown id."""
+    """Return one known error. Raises Failure (exit 2) for an unknown id."""
     known = {entry.id: entry for entry in diagnosis.catalog()}
     if id not in known:
         hint = findings.did_you_mean(id, known)
@@ -106,7 +106,8 @@ def explained(id: str) -> cli.Outcome:
 
 
 def of_logs(logs: list[str], jobs_dir: str | None, spec: Path | None) -> list[Finding]:
-    """What all the logs say. Raises Failure when one cannot be read, after all were looked at."""
+    """Return what all the logs say. Raises Failure when one cannot be read, after all were looked
+    at."""
     found, refused = [], []
     for log in dict.fromkeys(logs):
         try:
@@ -143,7 +144,7 @@ def of_stdin(action: str) -> list[Finding]:
 
 
 def job_of(log: str, jobs_dir: str | None) -> Path | None:
-    """The folder of the job that is meant, by its id, its folder or the log in that."""
+    """Return the folder of the job that is meant, by its id, its folder or the log in that."""
     if jobs.ID.fullmatch(log) or jobs.is_path(log):
         return jobs.folder(jobs.root(jobs_dir), log)
     folder = os.path.dirname(os.path.abspath(log))
@@ -152,8 +153,8 @@ def job_of(log: str, jobs_dir: str | None) -> Path | None:
 
 
 def spec_of(log: Path) -> tuple[Path | None, list[Finding]]:
-    """The spec that a log's run was started with, and the finding that says why it is taken, or
-    that none is known: it is never one of several, and never just the one that lies there."""
+    """Return the spec that a log's run was started with, and the finding that says why it is taken,
+    or that none is known: it is never one of several, and never just the one that lies there."""
     for why, paths in ways_to_spec(log).items():
         candidates = list(
             {os.path.realpath(path): path for path in paths if is_spec(path)}.values()
@@ -219,8 +220,8 @@ def no_log(path: Path) -> Failure:
 
 
 def of_job(folder: Path) -> list[Finding]:
-    """With what its record knows: what failed for a passing reason is tried again, and fixes name
-    the job's own folders."""
+    """Return the findings with what the job's record knows: what failed for a passing reason is
+    tried again, and fixes name the job's own folders."""
     job = Job.load_unchecked(folder)
     has_failed = job.state in (jobs.ERROR, jobs.CANCELED)
     reason = f"the job's record says: {job.reason or 'nothing'}"

@@ -283,7 +283,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
 
 
 def copying(asked: options.Launch) -> list[str]:
-    """The line that copies each input of this machine to the site, with its size."""
+    """Return the line that copies each input of this machine to the site, with its size."""
     if asked.site is None:
         return []
     lines = []
@@ -376,7 +376,7 @@ def status(args: argparse.Namespace) -> cli.Outcome:
 
 
 def described(job: Job, result: dict, found: list[Finding] | None = None) -> cli.Outcome:
-    """What a person is told of a job, and what follows from its state."""
+    """Return what a person is told of a job, and what follows from its state."""
     from cosmos_reason.jobs import in_words
 
     text = cli.pasteable(in_words.of_job(job))

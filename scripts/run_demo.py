@@ -128,7 +128,7 @@ class Shell:
 
 
 def wrapped(words: list[str], width: int = 100) -> str:
-    """A command as people paste it: broken before flags where a line would get too long."""
+    """Return a command as people paste it: broken before flags where a line would get too long."""
     lines = [""]
     for word, after in zip(words, [*words[1:], "--"], strict=True):
         quoted = shlex.quote(word)
@@ -188,8 +188,8 @@ def train(shell: Shell, root: Path, model: Path, seed: int) -> dict:
 
 
 def loop(shell: Shell, root: Path, seed: int) -> tuple[dict, dict, float, str]:
-    """Every step of a fine-tuning, in order.
-    Returns the metrics before and after, the seconds of training, and the checkpoint."""
+    """Return every step of a fine-tuning, in order. Returns the metrics before and after, the
+    seconds of training, and the checkpoint."""
     data, model = root / "data", root / "model"
     if not model.exists():
         shell.say("Convert the published checkpoint to the form that trainers load")
@@ -274,7 +274,8 @@ def main(args) -> cli.Outcome:
 
 
 def a_question(root: Path, checkpoint: str) -> tuple[str, ...]:
-    """How to ask the trained model a question of one line about a clip that it has not seen."""
+    """Return how to ask the trained model a question of one line about a clip that it has not
+    seen."""
     record = files.read_json(root / "data" / "eval" / "annotations.json")[1]
     clip = root / "data" / "eval" / record["video"]
     text = record["conversations"][0]["value"].removeprefix("<video>\n")

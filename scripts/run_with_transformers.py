@@ -103,7 +103,7 @@ def refuse_usage(args) -> None:
 
 
 def read(args) -> tuple[dict, list[findings.Finding]]:
-    """The complete spec, and findings that are no errors. Raises Failure."""
+    """Return the complete spec, and findings that are no errors. Raises Failure."""
     try:
         refuse_usage(args)
         written = document.load(args.config)
@@ -143,7 +143,8 @@ def act(args) -> cli.Outcome:
 
 
 def speaks(args) -> bool:
-    """Whether this process says what there is to say: of those that torchrun starts, the first."""
+    """Return whether this process says what there is to say: of those that torchrun starts, the
+    first."""
     return args.action != "train" or os.environ.get("RANK", "0") == "0"
 
 
@@ -197,7 +198,8 @@ def ask(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
 
 
 def settled(args, specs: list[dict]) -> tuple[list, list[findings.Finding]]:
-    """The server as each spec asks it, ready for its questions, and what there is to say of it."""
+    """Return the server as each spec asks it, ready for its questions, and what there is to say of
+    it."""
     from cosmos_reason.evaluation.endpoint import Endpoint
 
     servers, found = [], []
@@ -209,7 +211,7 @@ def settled(args, specs: list[dict]) -> tuple[list, list[findings.Finding]]:
 
 
 def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding]:
-    """Whether the models are asked as they were trained, and so that they can answer."""
+    """Return whether the models are asked as they were trained, and so that they can answer."""
     from cosmos_reason.evaluation import as_trained, likelihood, questions
 
     found = []
@@ -219,7 +221,7 @@ def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding
 
 
 def answer(args, specs: list[dict], servers: list) -> list[dict]:
-    """The result of each spec: by its server, by a process per GPU, or by this one."""
+    """Return the result of each spec: by its server, by a process per GPU, or by this one."""
     from cosmos_reason.evaluation import per_gpu, run
 
     gpus = specs[0]["num_gpus"]

@@ -131,7 +131,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def format_usage(self) -> str:
-        """One line: what must be given. argparse itself repeats every flag there."""
+        """Return one line: what must be given. argparse itself repeats every flag there."""
         if self.usage or not self.common:
             return super().format_usage()
         return f"usage: {' '.join([self.prog, *self._required_words(), '[flags]'])}\n"
@@ -163,8 +163,8 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def _hints(self, words) -> str:
-        """What the words that are no flags of this parser
-        or of the verb in use were meant to be."""
+        """Return what the words that are no flags of this parser or of the verb in use were meant
+        to be."""
         actions = list(self._actions)
         for choice in self._actions:
             if isinstance(choice.choices, dict):
@@ -176,7 +176,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def _named(actions: list[argparse.Action]) -> str:
-    """The flags that a short help does not explain: by name, or how many where they are many."""
+    """Return the flags that a short help does not explain: by name, or how many where they are
+    many."""
     names = []
     for action in actions:
         if action.help != argparse.SUPPRESS and not isinstance(action, HELPS):
@@ -193,7 +194,7 @@ def wrong(written: str, expected: str) -> argparse.ArgumentTypeError:
 
 
 def positive(text: str, most: int = 10**9) -> int:
-    """An argparse type, as those below."""
+    """Return an argparse type, as those below."""
     if not text.isdecimal() or len(text) > 12 or not 1 <= int(text) <= most:
         raise wrong(text, f"a whole number from 1 to {most}")
     return int(text)
@@ -242,7 +243,7 @@ def share(text: str) -> float:
 
 
 def add_reading_flags(parser: argparse.ArgumentParser) -> None:
-    """How the answers of an evaluation are read: the fields of evaluation.grading.Options."""
+    """Add the flags that say how answers are read: the fields of evaluation.grading.Options."""
     from cosmos_reason.evaluation import grading
 
     parser.add_argument(
@@ -268,8 +269,8 @@ def add_reading_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output_flags(parser: argparse.ArgumentParser, lines: bool = False) -> None:
-    """--json and --quiet. `lines`: the command prints JSON lines as it goes on,
-    and the document is the last of them."""
+    """Add --json and --quiet. `lines`: the command prints JSON lines as it goes on, and the
+    document is the last of them."""
     one = "JSON lines on stdout, an event each; the last line is the usual document"
     parser.add_argument(
         "--json",
@@ -289,7 +290,8 @@ def add_output_flags(parser: argparse.ArgumentParser, lines: bool = False) -> No
 
 
 def _tell_uncaught(kind: type[BaseException], problem: BaseException, trace) -> None:
-    """Ctrl-C while a script is still being imported is no traceback either."""
+    """Report what nothing caught; Ctrl-C while a script is still being imported is no traceback
+    either."""
     if issubclass(kind, KeyboardInterrupt):
         f.say("interrupted")
     else:
@@ -356,7 +358,7 @@ def _keep(program: str, path: Path | None, outcome: Outcome) -> None:
 
 
 def _outcome_of(problem: Exception) -> Outcome:
-    """What a command that ended with this exception prints and returns."""
+    """Return what a command that ended with this exception prints and returns."""
     if isinstance(problem, f.Failure):
         return Outcome(findings=problem.findings, exit_code=problem.exit_code)
     if isinstance(problem, UnicodeEncodeError):  # a name of a file may be any bytes
@@ -383,7 +385,7 @@ def _prepare_to_print(outcome: Outcome) -> None:
 
 
 def document_of(program: str, outcome: Outcome) -> dict:
-    """What --json prints."""
+    """Return what --json prints."""
     document = {
         "ok": not f.has_errors(outcome.findings),
         "command": program.removesuffix(".py"),
@@ -424,7 +426,7 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
 
 
 def _is_in(text: str, finding: f.Finding) -> bool:
-    """Whether a text tells a finding word for word. Errors are told all the same."""
+    """Return whether a text tells a finding word for word. Errors are told all the same."""
     return finding.severity != f.ERROR and not finding.fix and finding.message in text
 
 
@@ -444,17 +446,17 @@ def without_said(
 
 
 def pasteable(text: str) -> str:
-    """A text with the scripts in it called the way this one was."""
+    """Return a text with the scripts in it called the way this one was."""
     return Fix(command=text).called(_call_in_fix).command
 
 
 def suggested(words: tuple[str, ...]) -> str:
-    """The command line, with the script called the way this one was."""
+    """Return the command line, with the script called the way this one was."""
     return shlex.join([*_call(words[0]), *map(str, words[1:])])
 
 
 def without(words: list[str], switch: str, flag: str) -> list[str]:
-    """Words of a command line without a switch, and without a flag and its value."""
+    """Return words of a command line without a switch, and without a flag and its value."""
     kept = []
     is_value = False
     for word in words:
@@ -465,14 +467,15 @@ def without(words: list[str], switch: str, flag: str) -> list[str]:
 
 
 def _call(script: str) -> list[str]:
-    """The words that call a script the way this one was called: a subcommand, or its path."""
+    """Return the words that call a script the way this one was called: a subcommand, or its
+    path."""
     if program:
         return [program, script.removesuffix(".py").replace("_", "-")]
     return [os.path.join(os.path.dirname(sys.argv[0]) or ".", script)]
 
 
 def _call_in_fix(script: str) -> list[str]:
-    """The same for a command of a fix, where this process may be none of the scripts."""
+    """Return the same for a command of a fix, where this process may be none of the scripts."""
     folder = os.path.dirname(sys.argv[0]) or "."
     if program or os.path.isfile(os.path.join(folder, "build_spec.py")):
         return _call(script)

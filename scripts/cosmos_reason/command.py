@@ -82,13 +82,14 @@ def usage(known: dict[str, Path]) -> str:
 
 
 def purpose(path: Path) -> str:
-    """The first line of a script's docstring."""
+    """Return the first line of a script's docstring."""
     text = path.read_text(encoding="utf-8")
     return text.partition('"""')[2].partition('"""')[0].strip().partition("\n")[0]
 
 
 def completions(words: list[str]) -> list[str]:
-    """What the last of the words after the program's name may become; the shell adds files."""
+    """Return what the last of the words after the program's name may become; the shell adds
+    files."""
     *before, begun = words
     if not before:
         offered = [*subcommands(), "completion"]

@@ -24,7 +24,7 @@ HUB = "https://huggingface.co"
 
 
 def said(*words):
-    """What a command prints; '' where it is missing, fails or does not answer."""
+    """Return what a command prints; '' where it is missing, fails or does not answer."""
     try:
         done = subprocess.run(
             words,
@@ -90,7 +90,7 @@ def disks():
 
 
 def network():
-    """Whether a connection to the Hub can be made; behind a proxy nobody knows."""
+    """Return whether a connection to the Hub can be made; behind a proxy nobody knows."""
     if os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY"):
         return {}
     address = urlparse(os.environ.get("HF_ENDPOINT") or HUB)
@@ -112,8 +112,8 @@ def of_this_machine():
 
 
 def of_slurm(login):
-    """What sinfo says of the partition that is meant without --partition, else the first with GPUs.
-    Its nodes are not asked: their driver and network are not known here."""
+    """Return what sinfo says of the partition that is meant without --partition, else the first
+    with GPUs. Its nodes are not asked: their driver and network are not known here."""
     rows = []
     words = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%D|%G|%t|%c|%m")
     for line in said(*words).splitlines():
@@ -146,7 +146,7 @@ def of_slurm(login):
 
 
 def of_kubernetes():
-    """What the cluster says of its nodes; where claims lie in pods it does not know."""
+    """Return what the cluster says of its nodes; where claims lie in pods it does not know."""
     context = said("kubectl", "config", "current-context").strip()
     namespace = said("kubectl", "config", "view", "--minify", "--output=jsonpath={..namespace}")
     found = {"kubernetes": {"context": context, "namespace": namespace.strip() or "default"}}

@@ -55,7 +55,7 @@ def copy(source, log):
 
 
 def run(words, log):
-    """The exit code of the program, 128 + N for signal N."""
+    """Return the exit code of the program, 128 + N for signal N."""
     try:
         program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as problem:

@@ -28,7 +28,7 @@ def address(name, deadline):
 
 
 def command(words, index, addresses):
-    """The words of the program with what each node is told."""
+    """Return the words of the program with what each node is told."""
     if TORCHRUN not in words:
         return [words[0], *of_cosmos_rl(index, addresses), *words[1:]]
     place = words.index(TORCHRUN) + 1
@@ -41,7 +41,7 @@ def command(words, index, addresses):
 
 
 def of_cosmos_rl(index, addresses):
-    """How many nodes there are, which this is, and where the others are."""
+    """Return how many nodes there are, which this is, and where the others are."""
     words = ["--num-workers", str(len(addresses)), "--worker-idx", str(index)]
     words += ["--node-ip-list", ";".join(addresses)]
     if index:

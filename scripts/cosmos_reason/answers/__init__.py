@@ -120,7 +120,7 @@ def _compared(answer: str, expected: str, type: str) -> tuple[float, dict[str, f
 def reading_of(
     response: str, type: str, question: str = "", labels: tuple[str, ...] = ()
 ) -> Reading:
-    """The answer that a response commits to, in the form of its type:
+    """Return the answer that a response commits to, in the form of its type:
 
     mcq: a capital letter · yes_no: "yes" or "no" · direction: left, right, straight, up, down ·
     label: one of `labels`, folded · number: a decimal with its unit or noun · temporal: [start,
@@ -173,8 +173,8 @@ def _read_text(response: str) -> Reading:
 
 
 def question_type(question: str, gt: str) -> str:
-    """One of TYPES, from the ground truth and what the question asks for; never `label`, which only
-    a whole set can show. A ground truth whose form nothing declares is text."""
+    """Return one of TYPES, from the ground truth and what the question asks for; never `label`,
+    which only a whole set can show. A ground truth whose form nothing declares is text."""
     texts = tuple(options(question).values()) if _may_have_options(question, gt) else ()
     if texts and read(gt, options_vocabulary(texts)).answer:
         return "mcq"
@@ -194,7 +194,8 @@ def question_type(question: str, gt: str) -> str:
 
 
 def _may_have_options(question: str, gt: str) -> bool:
-    """A lone letter up to H answers a choice whatever the options are."""
+    """Return whether a question may have options; a lone letter up to H answers a choice whatever
+    they are."""
     if len(gt) == 1 and gt in "ABCDEGH":
         return False
     marks = ("B.", "B)", "B:", "B]", "B -", "b.", "b)", "b:", "b]")
@@ -203,8 +204,8 @@ def _may_have_options(question: str, gt: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def _type(gt: str) -> str:
-    """What the ground truth alone tells: "F" may be an option or the opposite of "T", and bare
-    numbers are a place only where the question asks for one."""
+    """Return the type that the ground truth alone tells: "F" may be an option or the opposite of
+    "T", and bare numbers are a place only where the question asks for one."""
     final = final_answer(gt) or "" if len(gt) <= 100_000 else ""
     said = plain(final)
     if said in ("F", "F."):
@@ -231,7 +232,7 @@ def _is_truth(said: str) -> bool:
 
 
 def normalise(gt: str, type: str, question: str = "", labels: tuple[str, ...] = ()) -> str | None:
-    """The ground truth in the form of `reading_of`; None when it is no such answer."""
+    """Return the ground truth in the form of `reading_of`; None when it is no such answer."""
     if type == "label":
         return fold(final_answer(gt) or "") or None
     expected = reading_of(gt, type, question, labels).answer
@@ -254,15 +255,15 @@ def rescaled(answer: str, type: str, across: float, down: float) -> str:
 def reward(
     question: str, gt: str, response: str | None, type: str = "auto", labels: tuple[str, ...] = ()
 ) -> float:
-    """What reinforcement learning pays for a response: 1 for a right answer, the overlap of a span
-    or a box, the score of a set."""
+    """Return what reinforcement learning pays for a response: 1 for a right answer, the overlap of
+    a span or a box, the score of a set."""
     read_as = verdict(question, gt, response, type, labels)
     return float(read_as.correct) if read_as.overlap is None else read_as.overlap
 
 
 def equal(answer: str | None, expected: str | None, type: str, tolerance: float = 0.0) -> bool:
-    """Whether what `reading_of` found is what `normalise` did. A number may differ by `tolerance`,
-    relatively; a span or a box has to overlap by RIGHT_OVERLAP."""
+    """Return whether what `reading_of` found is what `normalise` did. A number may differ by
+    `tolerance`, relatively; a span or a box has to overlap by RIGHT_OVERLAP."""
     if answer is None or expected is None:
         return False
     if type == "number":

@@ -50,7 +50,7 @@ def options(question: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1 << 12)  # many questions have the same options
 def _listed(text: str) -> dict[str, str]:
-    """The options in a text that begins with them."""
+    """Return the options in a text that begins with them."""
     found = []
     for match in _MARKER.finditer(text):
         if match[1].upper() == ascii_uppercase[len(found) % 26]:
@@ -114,7 +114,7 @@ class Labels(Vocabulary):
 
 
 def _goes_on(text: str, at: int) -> bool:
-    """Whether a word goes on at a place; Chinese writes no spaces."""
+    """Return whether a word goes on at a place; Chinese writes no spaces."""
     inside = text[at - 1 : at + 1]
     return len(inside) == 2 and inside.isascii() and inside.isalnum()
 
@@ -152,7 +152,7 @@ class Options(Labels):
         return self._text_first(text)
 
     def _text_first(self, text: str) -> tuple[str, int] | None:
-        """An option's text, with its letter behind it or without: "Screwdriver (B)"."""
+        """Return an option's text, with its letter behind it or without: "Screwdriver (B)"."""
         found = super().begin(text)
         letter = _LETTER_BEHIND.match(text, found[1]) if found else None
         if letter is None:

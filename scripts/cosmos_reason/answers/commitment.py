@@ -53,8 +53,8 @@ class Commitment(NamedTuple):
 
 
 def _any(phrases: str, tail: str = r"(?![a-z'’])") -> str:
-    """A pattern of any of the phrases listed; an underscore stands for a space, and words end
-    where they end. Chinese phrases, which have no such ends, are listed apart."""
+    """Return a pattern of any of the phrases listed; an underscore stands for a space, and words
+    end where they end. Chinese phrases, which have no such ends, are listed apart."""
     listed = "|".join(phrases.split()).replace("_", " ").replace("'", "['’]")
     return rf"\b(?:{listed}){tail}"
 
@@ -247,7 +247,7 @@ def _plain(text: str) -> str:
 
 
 def _is_taken_back(one: Enclosed, answer: str, said: str) -> bool:
-    """Whether the sentence around a boxed answer denies it or leaves it open."""
+    """Return whether the sentence around a boxed answer denies it or leaves it open."""
     text = plain(f"{said[: one.start]}{_BOX}{said[one.end :]}")
     at = text.find(_BOX)
     first, last = next((span for span in sentences(text) if span[0] <= at < span[1]), (at, at))
@@ -267,7 +267,7 @@ def phrases(text: str) -> list[str]:
 
 
 def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
-    """What an enclosure holds is read like a response of its own."""
+    """Return what an enclosure holds is read like a response of its own."""
     if one.content is None or not plain(one.content):
         return Reading(None, "empty enclosure", one.content or "")
     text = _plain(one.content)
@@ -284,7 +284,7 @@ def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
 
 
 def _without(said: str, found: list[Enclosed]) -> str:
-    """The response around its enclosures."""
+    """Return the response around its enclosures."""
     parts = []
     at = 0
     for one in found:
@@ -360,22 +360,22 @@ def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[C
 
 
 def _is_asked(name: str, question: str) -> bool:
-    """Whether all words of a name are the question's, where one of them says something."""
+    """Return whether all words of a name are the question's, where one of them says something."""
     words = {singular(word) for word in name.split()} - set(_EMPTY_WORDS.split())
     return bool(words) and words <= {singular(word) for word in re.findall(r"[\w'’-]+", question)}
 
 
 def _opens_clause(text: str, first: int, at: int) -> bool:
-    """Whether a phrase opens its sentence or a clause of it. Of a long sentence the end is looked
-    at: without that a text of one sentence would be read again for each phrase in it."""
+    """Return whether a phrase opens its sentence or a clause of it. Of a long sentence the end is
+    looked at: without that a text of one sentence would be read again for each phrase in it."""
     start = max(first, at - LONGEST_LEAD)
     before = text[start:at] if start == first else f"…{text[start:at]}"
     return _CLAUSE_START.search(before) is not None
 
 
 def _bare(text: str, at: int, vocabulary: Vocabulary) -> tuple[str, str, int, int] | None:
-    """The answer at a place with nothing beside it but a reason; only an option's letter and yes
-    or no may have more behind a mark."""
+    """Return the answer at a place with nothing beside it but a reason; only an option's letter and
+    yes or no may have more behind a mark."""
     rest = text[at:]
     if isinstance(vocabulary, Truths):
         leading = vocabulary.leading(rest)
@@ -393,7 +393,7 @@ def _bare(text: str, at: int, vocabulary: Vocabulary) -> tuple[str, str, int, in
 def _is_the_answer(
     text: str, first: int, last: int, vocabulary: Vocabulary
 ) -> Iterator[Commitment]:
-    """ "B is the correct answer": the answer opens the sentence."""
+    """Yield what "B is the correct answer": the answer opens the sentence."""
     for verdict in _IS_THE_ANSWER.finditer(text, first, last):
         start = _LEADS.match(text, first).end()
         head = text[start : verdict.start()]
@@ -415,8 +415,8 @@ def takes_back(beside: str) -> bool:
 
 
 def _is_void(one: Commitment, text: str) -> bool:
-    """Whether the sentence of a commitment asks, supposes, reports or denies it, so that it never
-    was one."""
+    """Return whether the sentence of a commitment asks, supposes, reports or denies it, so that it
+    never was one."""
     sentence = text[one.first : one.last]
     if sentence.rstrip().endswith(("?", "？")) or text[one.end : one.end + 2].strip()[:1] == "?":
         return True
@@ -433,7 +433,7 @@ def _is_void(one: Commitment, text: str) -> bool:
 
 
 def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
-    """Whether a commitment is void, kept open, or taken back by what comes later."""
+    """Return whether a commitment is void, kept open, or taken back by what comes later."""
     if one.form == AMID or _is_void(one, text):
         return True
     before = text[one.first : one.start]
@@ -476,7 +476,7 @@ def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
 
 
 def _is_followed_by_another(one: Commitment, after: str, vocabulary: Vocabulary) -> bool:
-    """ "A, B": a second answer right behind the first."""
+    """Return whether a second answer stands, as in "A, B", right behind the first."""
     mark = re.match(r"\s*[,/&、](?:\s*(?:and|or|then)\b)?\s*", after)
     if mark is None:
         return False
@@ -489,7 +489,7 @@ def _is_followed_by_another(one: Commitment, after: str, vocabulary: Vocabulary)
 
 
 def _another(one: Commitment, sentence: str, vocabulary: Vocabulary) -> bool:
-    """Whether a sentence ends with another answer: "It could also be three"."""
+    """Return whether a sentence ends with another answer: "It could also be three"."""
     for word in re.finditer(r"\b(?:be|is|maybe|perhaps|possibly)\b ", sentence):
         answer = vocabulary.begin(sentence[word.end() :])
         if answer and vocabulary.one_of([answer[0], one.value]) is None:

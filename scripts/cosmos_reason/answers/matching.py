@@ -75,7 +75,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _alike(one: Item, other: Item) -> bool:
-    """Whether an element has the label expected; boxes in space without their number ("car_1")."""
+    """Return whether an element has the label expected; boxes in space without their number
+    ("car_1")."""
     said, meant = one.label.partition("_")[0], other.label.partition("_")[0]
     return not meant or said == meant
 
@@ -99,7 +100,7 @@ def _apart(one: Item, other: Item) -> float:
 
 
 def _average_precision(said: Sequence[Item], meant: Sequence[Item]) -> dict[str, float]:
-    """AP3D as the cookbook's evaluator has it: the share of a label's boxes that match at an
+    """Return AP3D as the cookbook's evaluator has it: the share of a label's boxes that match at an
     overlap, mean over the labels expected, then over AP_OVERLAPS."""
     labels = {item.label.partition("_")[0] for item in meant}
     at = {}
@@ -115,8 +116,8 @@ def _average_precision(said: Sequence[Item], meant: Sequence[Item]) -> dict[str,
 
 
 def _order_and_captions(said, meant, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """How much of the order of matched events is right (pairs of neighbours of Kendall's tau), and
-    how many words of their captions are the expected ones (F1)."""
+    """Return how much of the order of matched events is right (pairs of neighbours of Kendall's
+    tau), and how many words of their captions are the expected ones (F1)."""
     parts = {}
     places = sorted(pairs, key=lambda pair: said[pair[0]].at)
     ranks = [meant[other].at for _, other in places]
@@ -141,7 +142,8 @@ def _compare_points(said, meant) -> tuple[float, dict[str, float]]:
     """Points against points, or against the boxes that they must lie in."""
 
     def distance(one: Item, other: Item) -> float:
-        """In sides of the picture; to a box it is that to the nearest place in it."""
+        """Return a distance in sides of the picture; to a box it is that to the nearest place in
+        it."""
         (x, y), (left, top), (right, bottom) = one.at[:2], other.at[:2], other.at[-2:]
         return math.hypot(max(left - x, 0, x - right) / WHOLE, max(top - y, 0, y - bottom) / WHOLE)
 
@@ -218,7 +220,7 @@ def warped(one: Sequence[Point], other: Sequence[Point]) -> float:
 
 
 def _along(one, other, joined: Callable[[float, float], float]) -> tuple[float, int]:
-    """The least value of a walk along both, and its steps."""
+    """Return the least value of a walk along both, and its steps."""
     row: list[tuple[float, int]] = []
     for number, point in enumerate(one):
         line: list[tuple[float, int]] = []

@@ -44,7 +44,7 @@ Place = tuple[float, ...]
 
 
 def seconds(written: str) -> float:
-    """A time as a person writes it: 12.5s, 01:02:03.5, 1 minute 20 seconds."""
+    """Return a time as a person writes it: 12.5s, 01:02:03.5, 1 minute 20 seconds."""
     written = re.sub(r"(?<=\d),(?=\d)", ".", written)
     if ":" in written:
         total = 0.0
@@ -61,7 +61,7 @@ def is_time(written: str) -> bool:
 
 
 def spans(text: str) -> list[Place]:
-    """The spans of time in a text, each once."""
+    """Return the spans of time in a text, each once."""
     named = [(match["start"], seconds(match["time"])) for match in _NAMED_TIME.finditer(text)]
     starts = [time for is_start, time in named if is_start]
     ends = [time for is_start, time in named if not is_start]
@@ -75,7 +75,7 @@ def spans(text: str) -> list[Place]:
 
 
 def boxes(text: str) -> list[Place]:
-    """The boxes (x1, y1, x2, y2) in a text, each once."""
+    """Return the boxes (x1, y1, x2, y2) in a text, each once."""
     found = _FOUR.findall(text)
     numbers = [] if found else _PLAIN_NUMBER.findall(text[:400])
     if len(numbers) == 4:
@@ -127,7 +127,7 @@ class Spans(Vocabulary):
         return as_text((first, last)), end
 
     def whole(self, text: str) -> str | None:
-        """A span in any writing, start and end in lines or fields too."""
+        """Return a span in any writing, start and end in lines or fields too."""
         text = _EVENT.sub("", text[:400]) if "{" in text else text
         found = spans(text) if len(text) <= 400 else []
         if len(found) != 1:

@@ -147,7 +147,7 @@ def asked_for(question: str) -> str:
 
 
 def _unit(word: str) -> str:
-    """The name by which a unit is compared; empty for what is none."""
+    """Return the name by which a unit is compared; empty for what is none."""
     word = word.strip(" .-").lower()
     degrees = _DEGREES.fullmatch(word)
     if degrees:
@@ -177,7 +177,8 @@ class Numbers(Vocabulary):
             self.known.add(measured[1].lower())
 
     def one_of(self, answers: list[str]) -> str | None:
-        """A number with its unit and the same one without are one answer: the one with it."""
+        """Return the one answer that all are, or None: a number with its unit and without are one,
+        the one with it."""
         longest = max(answers, key=len)
         same = all(
             answer == longest or same_number(answer, longest, 0) or same_number(longest, answer, 0)
@@ -219,8 +220,8 @@ class Numbers(Vocabulary):
         return value
 
     def _counted(self, match: re.Match, text: str) -> tuple[int, str | None]:
-        """Where the number ends with the words that belong to it, and its unit or noun: empty when
-        the question has all of them, None when they are no name."""
+        """Return where the number ends with the words that belong to it, and its unit or noun:
+        empty when the question has all of them, None when they are no name."""
         named = match["unit"] or match["prefix"]
         start = match.end("unit") if match["unit"] else match.start("tail")
         if match["tail"] is None:
@@ -248,7 +249,7 @@ numbers_vocabulary = lru_cache(maxsize=4096)(Numbers)
 
 
 def _spelled(words: str) -> Decimal | None:
-    """The number that words spell; None for a row of numbers such as "one two"."""
+    """Return the number that words spell; None for a row of numbers such as "one two"."""
     total = group = 0
     last = 1_000_000
     for word in re.split(r"[- ]+", words.lower()):
@@ -271,7 +272,8 @@ def _spelled(words: str) -> Decimal | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number and, at most, its unit or a plural noun: "5 pm" says more."""
+    """Return whether a text is a number and, at most, its unit or a plural noun: "5 pm" says
+    more."""
     text = text.strip(" .!~≈:")
     match = _NUMBER.match(text)
     if match is None or text[match.end() :].strip(" .!"):
@@ -283,8 +285,8 @@ def is_number(text: str) -> bool:
 
 
 def same_number(answer: str, expected: str, tolerance: float) -> bool:
-    """Whether numbers are equal in any unit of a kind, within a relative tolerance; a unit or noun
-    that is not said is the one meant."""
+    """Return whether numbers are equal in any unit of a kind, within a relative tolerance; a unit
+    or noun that is not said is the one meant."""
     (said, unit), (meant, other) = (_measure(text) for text in (answer, expected))
     if unit and not other and unit not in _BASES:
         return False  # a noun that nothing asks for: 2 trucks are not 2
@@ -296,7 +298,7 @@ def same_number(answer: str, expected: str, tolerance: float) -> bool:
 
 
 def _measure(number: str) -> tuple[Decimal, str]:
-    """A number in the first unit of its kind."""
+    """Return a number in the first unit of its kind."""
     value, _, unit = number.partition(" ")
     if unit == "°f":
         return round((Decimal(value) - 32) * 5 / 9, 6), "°c"

@@ -90,7 +90,7 @@ def reasoning(response: str) -> str | None:
 
 
 def _element_at_end(response: str) -> str:
-    """The last answer element, when nothing but the end of a thought follows it."""
+    """Return the last answer element, when nothing but the end of a thought follows it."""
     elements = list(_ANSWER_TAG.finditer(response))
     if not elements:
         return ""

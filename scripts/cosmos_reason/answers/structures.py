@@ -135,8 +135,8 @@ def scaled(written: str, type: str, across: float, down: float) -> str:
 
 
 def _documents(text: str) -> tuple[list | None, str]:
-    """The JSON documents of a text and the words beside them; None and why, where one is cut off
-    or no parser takes it. Objects behind one another are a list."""
+    """Return the JSON documents of a text and the words beside them; None and why, where one is cut
+    off or no parser takes it. Objects behind one another are a list."""
     fences = [match for match in _FENCE.finditer(text) if _OPENS.match(match[1].lstrip())]
     if fences and text.count("```") % 2:
         return None, "cut off"
@@ -169,8 +169,8 @@ def _documents(text: str) -> tuple[list | None, str]:
 
 
 def _elements(document: object) -> list | None:
-    """The elements that a document lists: it is the list, an object with one list, or the only
-    element. None for anything else."""
+    """Return the elements that a document lists: it is the list, an object with one list, or the
+    only element. None for anything else."""
     if isinstance(document, list):
         return document
     if not isinstance(document, dict):
@@ -182,7 +182,7 @@ def _elements(document: object) -> list | None:
 
 
 def _items(document: object, type: str) -> list[Item] | None:
-    """The elements of a document as `type` has them; None where one of them is none."""
+    """Return the elements of a document as `type` has them; None where one of them is none."""
     listed = _elements(document)
     if listed is None:
         return None
@@ -256,7 +256,7 @@ def _box(one: object) -> tuple[float, ...] | None:
 
 
 def _point(one: object) -> tuple[float, ...] | None:
-    """A point, or the box that it must lie in."""
+    """Return a point, or the box that it must lie in."""
     if not isinstance(one, dict):
         return _numbers(one, 2)
     if _has(one, POINT):
@@ -282,7 +282,7 @@ _READERS: dict[str, Callable[[object], tuple[float, ...] | None]] = {
 
 
 def _path(value: object) -> tuple[float, ...] | None:
-    """The points of a list, one behind the other."""
+    """Return the points of a list, one behind the other."""
     points = [_point(one) for one in value] if isinstance(value, list) else [None]
     if not points or any(point is None or len(point) != 2 for point in points):
         return None
@@ -290,7 +290,7 @@ def _path(value: object) -> tuple[float, ...] | None:
 
 
 def _trajectories(listed: list) -> list[Item] | None:
-    """A list of points is one trajectory, of which each label names another."""
+    """Return a list of points is one trajectory, of which each label names another."""
     if any(isinstance(one, dict) and _has(one, PATH) for one in listed):
         found = []
         for one in listed:

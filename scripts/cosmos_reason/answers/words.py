@@ -15,7 +15,7 @@ _IRREGULAR = {"men": "man", "women": "woman", "children": "child", "people": "pe
 
 
 def composed(text: str) -> str:
-    """Full-width forms as ordinary ones."""
+    """Return `text` with full-width forms as ordinary ones."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
@@ -49,7 +49,8 @@ def exact(text: str) -> str | None:
 
 
 def singular(word: str) -> str:
-    """One form for the singular and the plural of a noun: "boxes" and "box" are both "box"."""
+    """Return one form for the singular and the plural of a noun: "boxes" and "box" are both
+    "box"."""
     word = word.lower().removesuffix("'s").removesuffix("’s")
     if word in _IRREGULAR:
         return _IRREGULAR[word]

@@ -37,14 +37,14 @@ def skill_info() -> dict:
 
 
 def architectures(engine: str, action: str) -> list[str]:
-    """The model_type of each model that an engine loads for an action."""
+    """Return the model_type of each model that an engine loads for an action."""
     facts = skill_info()["engines"][engine]
     return facts["actions"].get(action, {}).get("architectures", facts["architectures"])
 
 
 def project() -> Path:
-    """The folder that the skill was installed into (as DIR/.claude/skills/NAME), unless it is the
-    user's home; else the skill's own."""
+    """Return the folder that the skill was installed into (as DIR/.claude/skills/NAME), unless it
+    is the user's home; else the skill's own."""
     for parent in ROOT.parents:
         if parent.name.startswith("."):
             return ROOT if parent.parent == Path.home().resolve() else parent.parent
@@ -57,8 +57,8 @@ def schema_path(name: str) -> Path:
 
 @functools.cache
 def schema(name: str) -> dict:
-    """`name` is an action or one of our own outputs ("finding", "job", "results", ...). Raises
-    Failure (exit 3) for a file that the installation lacks."""
+    """Return a schema: `name` is an action or one of our own outputs ("finding", "job", "results",
+    ...). Raises Failure (exit 3) for a file that the installation lacks."""
     path = schema_path(name)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ def schema(name: str) -> dict:
 
 
 def restoring(path: Path) -> str:
-    """How to get a file of this bundle back."""
+    """Return how to get a file of this bundle back."""
     if (ROOT / ".git").exists():
         return shlex.join(["git", "-C", str(ROOT), "checkout", "--", str(path.relative_to(ROOT))])
     return "install the skill again"

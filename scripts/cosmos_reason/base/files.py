@@ -26,7 +26,7 @@ NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def cache_folder() -> Path:
-    """Where everything is kept that can be fetched or worked out again: $COSMOS_CACHE, else
+    """Return where everything is kept that can be fetched or worked out again: $COSMOS_CACHE, else
     cosmos-reason below $XDG_CACHE_HOME or ~/.cache. Always absolute; ~ is the home. Raises Failure
     (exit 2) for a ~ that leads nowhere."""
     own, of_all_programs = os.environ.get("COSMOS_CACHE"), os.environ.get("XDG_CACHE_HOME")
@@ -44,7 +44,7 @@ def _expanded(variable: str, written: str) -> Path:
 
 
 def from_here(path: str | Path) -> str:
-    """A path as it is shown: from the working folder on where it lies below it."""
+    """Return a path as it is shown: from the working folder on where it lies below it."""
     whole = Path(path)
     here = Path.cwd()
     is_below = whole.is_relative_to(here) and whole != here
@@ -52,8 +52,8 @@ def from_here(path: str | Path) -> str:
 
 
 def temporary_name(path: Path) -> Path:
-    """A sibling of `path` for work in progress; whatever carries INCOMPLETE in its name is never a
-    result."""
+    """Return a sibling of `path` for work in progress; whatever carries INCOMPLETE in its name is
+    never a result."""
     return path.with_name(f".{path.name}{INCOMPLETE}{secrets.token_hex(4)}")
 
 
@@ -90,7 +90,8 @@ def name_path(problem: BaseException, path: Path, temporary: Path | None = None)
 
 
 def way_out(problem: OSError) -> str:
-    """What to do about a file that cannot be written or read; empty where nothing is known."""
+    """Return what to do about a file that cannot be written or read; empty where nothing is
+    known."""
     if problem.errno not in NO_ROOM | NO_RIGHT:
         return ""
     is_named = isinstance(problem.filename, str | bytes)
@@ -106,12 +107,10 @@ def way_out(problem: OSError) -> str:
 
 @contextmanager
 def whole_folder(path: Path, keep: Path | None = None) -> Iterator[Path]:
-    """A folder to fill that takes the name `path` only when the block ends well, replacing what
-    stood there.
-
-    With `keep` it is that hidden sibling, which stays when the block fails, for the next run to go
-    on from. While it is filled it is locked, which tells `clear_abandoned` that it is in use.
-    """
+    """Yield a folder to fill that takes the name `path` only when the block ends well, replacing
+    what stood there. With `keep` it is that hidden sibling, which stays when the block fails, for
+    the next run to go on from. While it is filled it is locked, which tells `clear_abandoned` that
+    it is in use."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = keep or temporary_name(path)
     old = temporary_name(path)
@@ -210,7 +209,7 @@ def write_json(path: Path, value) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file (a BOM is skipped). Raises Failure (exit 2) when it cannot be
+    """Return the text of a UTF-8 file (a BOM is skipped). Raises Failure (exit 2) when it cannot be
     read."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")

@@ -96,12 +96,12 @@ def bad_input(id: str, where: str, message: str, fix: Fix | str = "", **data) ->
 
 
 def outside(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Failure:
-    """The outside world failed (engine, network, disk, a missing tool): exit code 3."""
+    """Return the outside world failed (engine, network, disk, a missing tool): exit code 3."""
     return Failure(error(id, where, message, fix, **data), EXIT_OUTSIDE)
 
 
 def attempt(problems: list[Finding], call, *args):
-    """What `call` returns; None where the input is bad: its findings are then among the
+    """Return what `call` returns; None where the input is bad: its findings are then among the
     `problems`, and more can be looked for."""
     try:
         return call(*args)
@@ -113,7 +113,7 @@ def attempt(problems: list[Finding], call, *args):
 
 
 def cut(text: str) -> str:
-    """Text in which only the beginning of a word of hundreds of characters is told."""
+    """Return `text` with only the beginning of each word of hundreds of characters."""
     return LONG_WORD.sub(lambda word: shortened(word[0], SHOWN_OF_LONG_WORD), text)
 
 
@@ -141,7 +141,8 @@ def _is_one_letter_off(name: str, other: str) -> bool:
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """' Did you mean a, b?' for the candidates that begin so or are one letter off, else ''."""
+    """Return ' Did you mean a, b?' for the candidates that begin so or are one letter off, else
+    ''."""
     candidates = list(candidates)
     longer = [candidate for candidate in candidates if candidate.startswith(name)]
     near = sorted(longer, key=len)[:3] if len(name) >= SHORTEST_MISSPELT else []
@@ -193,8 +194,8 @@ def _places(group: list[Finding]) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` as it may reach a terminal: credentials are hidden, and codes that a terminal obeys
-    are spelled out.
+    """Return `text` as it may reach a terminal: credentials are hidden, and codes that a terminal
+    obeys are spelled out.
 
     Everything that a command prints goes through here or through `as_json`.
     """
@@ -208,13 +209,13 @@ def say(text: str) -> None:
 
 
 def be_silent() -> None:
-    """From now on `say` says nothing: of processes that do the same, one speaks."""
+    """Make `say` say nothing from now on: of processes that do the same, one speaks."""
     global _silent
     _silent = True
 
 
 def as_json(document, indent: int | None = None) -> str:
-    """The JSON text of a document as it may reach a terminal."""
+    """Return the JSON text of a document as it may reach a terminal."""
     return json.dumps(_hidden(document), indent=indent, ensure_ascii=False).translate(IN_JSON)
 
 

@@ -39,30 +39,31 @@ class Fix:
 
     @property
     def is_short(self) -> bool:
-        """Whether there is room for it on the line of its finding."""
+        """Return whether there is room for it on the line of its finding."""
         return len(str(self)) <= SHORT
 
     def __or__(self, other: Fix) -> Fix:
-        """The changes and flags of both; where they differ, the other's."""
+        """Return the changes and flags of both; where they differ, the other's."""
         return replace(
             self, changes={**self.changes, **other.changes}, flags={**self.flags, **other.flags}
         )
 
     def called(self, how: Callable[[str], list[str]]) -> Fix:
-        """The fix with each script of its command called by the words that `how` has for it."""
+        """Return the fix with each script of its command called by the words that `how` has for
+        it."""
         command = SCRIPT.sub(lambda script: shlex.join(how(script[1])), self.command)
         return replace(self, command=command)
 
 
 def as_fix(fix: Fix | str) -> Fix:
-    """A plain string is a command."""
+    """Return `fix` as a Fix: a plain string is a command."""
     if isinstance(fix, Fix):
         return fix
     return Fix(command=fix)
 
 
 def value_text(value: object) -> str:
-    """A value as it is written after `--set key=`: text as it is, all else as TOML."""
+    """Return a value as it is written after `--set key=`: text as it is, all else as TOML."""
     if isinstance(value, str):
         return value
     return _toml(value)

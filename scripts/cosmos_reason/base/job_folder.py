@@ -43,7 +43,7 @@ class Place:
 
     @property
     def is_moved(self) -> bool:
-        """Whether the folder is not the recorded one: it was moved, or is a copy."""
+        """Return whether the folder is not the recorded one: it was moved, or is a copy."""
         if self.now == self.then:
             return False
         try:
@@ -52,7 +52,7 @@ class Place:
             return True
 
     def here(self, path: str) -> str:
-        """Where a recorded path is now."""
+        """Return where a recorded path is now."""
         for then in (self.then, Path(os.path.realpath(self.then))):
             found = _replaced(path, then, self.now)
             if found is None and then.parent != self.now.parent:
@@ -64,7 +64,7 @@ class Place:
         return path
 
     def is_beside(self, path: str) -> bool:
-        """Whether a path lies in this job, or in another job of the same folder of jobs."""
+        """Return whether a path lies in this job, or in another job of the same folder of jobs."""
         if not Path(path).is_relative_to(self.now.parent):
             return False
         name, *_ = Path(path).relative_to(self.now.parent).parts or ("",)
@@ -73,7 +73,8 @@ class Place:
         )
 
     def recorded(self, value):
-        """The inverse of `here` for all paths in a value: what a record of the old place says."""
+        """Return the inverse of `here` for all paths in a value: what a record of the old place
+        says."""
 
         def back(path: str) -> str:
             own = _replaced(path, self.now, self.then)
@@ -85,14 +86,14 @@ class Place:
 
 
 def _replaced(path: str, old: Path, new: Path) -> str | None:
-    """The path with another beginning; None where it does not begin so."""
+    """Return the path with another beginning; None where it does not begin so."""
     if not Path(path).is_relative_to(old):
         return None
     return str(new / Path(path).relative_to(old))
 
 
 def walked(value, change):
-    """A value of JSON or TOML with each absolute path in it changed."""
+    """Return a value of JSON or TOML with each absolute path in it changed."""
     if isinstance(value, dict):
         return {key: walked(part, change) for key, part in value.items()}
     if isinstance(value, list):
@@ -101,8 +102,8 @@ def walked(value, change):
 
 
 def place(folder: Path, record: dict) -> Place:
-    """Where a job is and was: its copy of the spec was recorded with its path. A record that does
-    not say so is taken to be where it was written."""
+    """Return where a job is and was: its copy of the spec was recorded with its path. A record that
+    does not say so is taken to be where it was written."""
     now = Path(os.path.abspath(folder))
     spec = record.get("spec")
     path = spec.get("path") if isinstance(spec, dict) else None
@@ -111,7 +112,7 @@ def place(folder: Path, record: dict) -> Place:
 
 
 def place_of(folder: Path) -> Place:
-    """`place` by the record in the folder; a broken one says nothing of another place."""
+    """Return `place` by the record in the folder; a broken one says nothing of another place."""
     try:
         record = files.read_json(folder / RECORD)
     except Failure:
@@ -120,8 +121,8 @@ def place_of(folder: Path) -> Place:
 
 
 def relocated(folder: Path, record: dict) -> dict:
-    """A record with the paths that are there now. `results/` in the folder wins over an output that
-    is gone."""
+    """Return a record with the paths that are there now. `results/` in the folder wins over an
+    output that is gone."""
     at = place(folder, record)
     if not at.is_moved:
         return record
@@ -138,8 +139,8 @@ def relocated(folder: Path, record: dict) -> dict:
 
 
 def read(folder: Path) -> dict:
-    """The record of the job in `folder`, unchecked, with the paths that are there now. Raises
-    Failure (exit 2) for what is no JSON object."""
+    """Return the record of the job in `folder`, unchecked, with the paths that are there now.
+    Raises Failure (exit 2) for what is no JSON object."""
     record = files.read_json(folder / RECORD)
     if not isinstance(record, dict):
         message = "got something else than the record of a job"
@@ -148,13 +149,14 @@ def read(folder: Path) -> dict:
 
 
 def here(folder: Path, table: dict) -> dict:
-    """A table of the job in `folder`, such as its spec, with the paths that are there now."""
+    """Return a table of the job in `folder`, such as its spec, with the paths that are there
+    now."""
     at = place_of(folder)
     return walked(table, at.here) if at.is_moved else table
 
 
 def home_of(path: Path) -> Path | None:
-    """The folder of the job that a path is or lies in; None where it is of no job."""
+    """Return the folder of the job that a path is or lies in; None where it is of no job."""
     whole = Path(os.path.abspath(path))
     for folder in (whole, *whole.parents[:MOST_ABOVE]):
         if (folder / RECORD).is_file():
@@ -163,8 +165,8 @@ def home_of(path: Path) -> Path | None:
 
 
 def attempts(folder: Path) -> list[Path]:
-    """The jobs that are one training or one evaluation, the oldest first: the job in `folder`, what
-    it is a retry of as far as that is here, and the retries beside them."""
+    """Return the jobs that are one training or one evaluation, the oldest first: the job in
+    `folder`, what it is a retry of as far as that is here, and the retries beside them."""
     folder = Path(os.path.abspath(folder))
     found = [folder]
     while (earlier := _retried(found[0])) and earlier not in found:
@@ -178,8 +180,8 @@ def attempts(folder: Path) -> list[Path]:
 
 
 def files_of_attempts(path: Path) -> list[Path]:
-    """A file of a job, after those of the same name of the jobs that it is a retry of; of no job
-    the file alone."""
+    """Return a file of a job, after those of the same name of the jobs that it is a retry of; of no
+    job the file alone."""
     path = Path(os.path.abspath(path))
     if not (path.parent / RECORD).is_file():
         return [path]
@@ -192,7 +194,7 @@ def files_of_attempts(path: Path) -> list[Path]:
 
 
 def _retried(folder: Path) -> Path | None:
-    """The job that a job is a retry of: beside it, or where its spec was taken from."""
+    """Return the job that a job is a retry of: beside it, or where its spec was taken from."""
     record = _record(folder)
     job_id = record.get("retry_of")
     if not isinstance(job_id, str) or not ID.fullmatch(job_id):
@@ -206,7 +208,8 @@ def _retried(folder: Path) -> Path | None:
 
 
 def _retries(folder: Path) -> list[Path]:
-    """The jobs of the same action beside a job that are newer, among which its retries are."""
+    """Return the jobs of the same action beside a job that are newer, among which its retries
+    are."""
     action = folder.name.partition("-")[0]
     try:
         names = os.listdir(folder.parent)

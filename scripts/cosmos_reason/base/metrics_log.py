@@ -47,8 +47,8 @@ class MetricsLog:
 
 
 def numbers(line: str) -> dict[str, float]:
-    """The numbers of one line, {} when it has none: a killed run leaves half a line. A loss may be
-    nan or infinite, a step or a time may not."""
+    """Return the numbers of one line, {} when it has none: a killed run leaves half a line. A loss
+    may be nan or infinite, a step or a time may not."""
     try:
         written = json.loads(line)
     except (ValueError, RecursionError):
@@ -67,7 +67,7 @@ def _is_number(name: str, value: object) -> bool:
 
 
 def read(path: Path, parse: Callable[[str], dict | None] = numbers) -> list[dict]:
-    """The rows of all lines. `parse` tells the numbers of one line, of a log in another form
+    """Return the rows of all lines. `parse` tells the numbers of one line, of a log in another form
     too."""
     with open(path, "rb") as lines:
         rows = [parse(line.decode("utf-8", errors="replace")) for line in lines]
@@ -77,9 +77,9 @@ def read(path: Path, parse: Callable[[str], dict | None] = numbers) -> list[dict
 def course(
     paths: Iterable[Path], parse: Callable[[str], dict | None] = numbers
 ) -> list[tuple[Path, dict]]:
-    """The rows of one training, with the file of each, from the logs of its attempts, the oldest
-    first. An attempt that resumes at an earlier step supersedes the rows after that step, in its
-    own log (of a job that was requeued) or in an earlier one."""
+    """Return the rows of one training, with the file of each, from the logs of its attempts, the
+    oldest first. An attempt that resumes at an earlier step supersedes the rows after that step, in
+    its own log (of a job that was requeued) or in an earlier one."""
     rows: list[tuple[Path, dict]] = []
     for path in paths:
         for row in read(path, parse) if path.is_file() else ():
@@ -95,8 +95,8 @@ def course(
 def read_on(
     path: Path, start: int, parse: Callable[[str], dict | None] = numbers
 ) -> tuple[list[dict], int]:
-    """The rows of the whole lines from byte `start` on, and where the next call continues. A line
-    that is still being written is left out; so is a file that is not there yet."""
+    """Return the rows of the whole lines from byte `start` on, and where the next call continues. A
+    line that is still being written is left out; so is a file that is not there yet."""
     rows = []
     end = start
     with suppress(FileNotFoundError), open(path, "rb") as lines:

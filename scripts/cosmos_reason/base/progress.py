@@ -22,7 +22,7 @@ class _Lines(io.TextIOBase):
 
 
 def bar(total: int, name: str, done: int = 0, unit: str = "step", **look):
-    """A tqdm bar of `total` steps, of which an earlier run finished `done`."""
+    """Return a tqdm bar of `total` steps, of which an earlier run finished `done`."""
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no thread of its own: loader workers are forked
@@ -37,8 +37,8 @@ def delay() -> float:
 
 
 def of_bytes(total: int, name: str) -> Callable[[int], None]:
-    """What to call with each number of bytes that was copied or sent, from any thread. Work of a
-    few seconds is told on a terminal only, and work that is not begun not at all."""
+    """Return what to call with each number of bytes that was copied or sent, from any thread. Work
+    of a few seconds is told on a terminal only, and work that is not begun not at all."""
     lock = threading.Lock()
     shown = None
 

@@ -53,14 +53,14 @@ _OF_WANDB = re.compile(r"wandb\w*[\"']?\s*[:=]\s*[\"']?[0-9a-f]{40}\b", re.IGNOR
 
 
 def token_in(text: str) -> list[re.Match]:
-    """Where a text holds what its maker shapes as a token, or assigns one."""
+    """Return where a text holds what its maker shapes as a token, or assigns one."""
     found = [*KEYS.finditer(text), *SHAPES.finditer(text), *_OF_WANDB.finditer(text)]
     return sorted(found, key=lambda match: match.start())[:1]
 
 
 def hidden(text: str) -> str:
-    """`text` with the values of the credentials that this bundle reads, and what looks like one,
-    replaced."""
+    """Return `text` with the values of the credentials that this bundle reads, and what looks like
+    one, replaced."""
     for name in SECRETS:
         value = os.environ.get(name, "").strip()
         if len(value) >= KNOWN_LENGTH:

@@ -88,7 +88,8 @@ class Site:
         return path
 
     def is_placed(self, path: str) -> bool:
-        """Whether the file says what a path is there: below `paths`, or a model of `models`."""
+        """Return whether the file says what a path is there: below `paths`, or a model of
+        `models`."""
         is_below = any(_moved(path, there, there) for there in [*self.paths, *self.models])
         return is_below or any(_moved(path, here, here) for here in self.paths.values())
 

@@ -8,12 +8,12 @@ NUMBER = re.compile(r"(\d+)")
 
 
 def by_number(name: str) -> list[str | int]:
-    """A key to sort names with: frame_2 comes before frame_10."""
+    """Return a key to sort names with: frame_2 comes before frame_10."""
     return [int(part) if part.isdecimal() else part for part in NUMBER.split(name)]
 
 
 def shortened(text: str, limit: int) -> str:
-    """The beginning of a text of more than `limit` characters, and how many there are."""
+    """Return the beginning of a text of more than `limit` characters, and how many there are."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}... ({len(text):,} characters)"

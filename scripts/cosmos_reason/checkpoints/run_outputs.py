@@ -302,8 +302,8 @@ def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a text has something in it and JSON begins and ends as an object: a tokenizer of many
-    MB is not parsed for each checkpoint."""
+    """Return whether a text has something in it and JSON begins and ends as an object: a tokenizer
+    of many MB is not parsed for each checkpoint."""
     with open(path, "rb") as handle:
         begin = handle.read(64).strip()
         handle.seek(-min(64, handle.seek(0, os.SEEK_END)), os.SEEK_END)

@@ -64,19 +64,19 @@ class Training:
 
     @cached_property
     def models(self) -> list[Checkpoint]:
-        """All models and adapters."""
+        """Return all models and adapters."""
         return [one for one in self.found if one.kind != RESUME]
 
     @cached_property
     def standing(self) -> list[Checkpoint]:
-        """The models that count: of a step that a retry came to again the retry's."""
+        """Return the models that count: of a step that a retry came to again the retry's."""
         return [one for one in self.models if not one.superseded_by]
 
     @cached_property
     def losses(self) -> list[MeasuredLoss]:
-        """The losses that a choice may follow, the lowest first: those of metrics.jsonl, else those
-        that a trainer's log ties to checkpoints of these runs. A log that ties none may be of any
-        training."""
+        """Return the losses that a choice may follow, the lowest first: those of metrics.jsonl,
+        else those that a trainer's log ties to checkpoints of these runs. A log that ties none may
+        be of any training."""
         found = [] if self.log else self._losses_in(METRICS_LOG)
         if not found:
             found = self._logged_losses()
@@ -84,7 +84,7 @@ class Training:
 
     @cached_property
     def saved(self) -> list[tuple[Checkpoint, MeasuredLoss]]:
-        """The losses whose step was saved, each with its checkpoint, the lowest first."""
+        """Return the losses whose step was saved, each with its checkpoint, the lowest first."""
         return _of_saved(self.losses, self.standing)
 
     # -- choosing ------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class Training:
 
     @cached_property
     def _attempts(self) -> list[Path]:
-        """The jobs of the training: those of `job`, where that is one, else of who wrote the
+        """Return the jobs of the training: those of `job`, where that is one, else of who wrote the
         output."""
         if self.job and job_of(self.job):
             return job_folder.attempts(self.job)

@@ -30,10 +30,10 @@ def asked(
     reading: Reading,
     problems: list[f.Finding],
 ) -> tuple[list[Row], list[str], Reading]:
-    """The rows with HAPPENS and, behind them, rows of moments without an event: for each event
-    `reading.absent` times as many as it has rows, each as long as one of those, in a part of some
-    clip that no row labels with it; what their splits are called; and how to read them. The labels
-    of a clip are taken to be all that happens in it: the flag declares that.
+    """Return the rows with HAPPENS and, behind them, rows of moments without an event: for each
+    event `reading.absent` times as many as it has rows, each as long as one of those, in a part of
+    some clip that no row labels with it; what their splits are called; and how to read them. The
+    labels of a clip are taken to be all that happens in it: the flag declares that.
 
     `named`: the medium of each row. Raises Failure where columns or question cannot be asked so.
     """

@@ -21,7 +21,7 @@ ROOT_FILES = ("annotations.json", "annotations.jsonl", "meta.json")
 
 
 def locate(path: str | Path) -> Path:
-    """The annotation file of a dataset folder; any other path as it is."""
+    """Return the annotation file of a dataset folder; any other path as it is."""
     folder = Path(path)
     if not folder.is_dir():
         return folder
@@ -31,8 +31,8 @@ def locate(path: str | Path) -> Path:
 
 
 def fetch(uri: str) -> tuple[str, Path]:
-    """(s3:// name, local copy) of an annotation file, or of the one in a dataset root; Failure when
-    there is none."""
+    """Return (s3:// name, local copy) of an annotation file, or of the one in a dataset root;
+    Failure when there is none."""
     from cosmos_reason.remote import s3
 
     if not uri.endswith((".json", ".jsonl")):
@@ -52,8 +52,8 @@ def fetch(uri: str) -> tuple[str, Path]:
 
 
 def read(path: str | Path) -> tuple[list[Sample], list[f.Finding]]:
-    """All samples of an annotation file and what is wrong with its records. Raises Failure when it
-    cannot be read."""
+    """Return all samples of an annotation file and what is wrong with its records. Raises Failure
+    when it cannot be read."""
     tally = Tally()
     return list(stream(JsonRecords(path), tally)), tally.findings(CHECKS, path)
 
@@ -61,8 +61,8 @@ def read(path: str | Path) -> tuple[list[Sample], list[f.Finding]]:
 def stream(
     records: JsonRecords, tally: Tally, formats: Counter | None = None, make: Callable = parse
 ) -> Iterator[Sample]:
-    """The samples of an annotation file one at a time, or what `make` makes of its records in the
-    place of `parse`. Problems go to `tally`, and the formats that were met to `formats`."""
+    """Yield the samples of an annotation file one at a time, or what `make` makes of its records in
+    the place of `parse`. Problems go to `tally`, and the formats that were met to `formats`."""
     if formats is None:
         formats = Counter()
     folder = records.path.parent
@@ -100,7 +100,7 @@ def stream(
 
 
 def _unpacked(records: Iterator[object]) -> Iterator[object]:
-    """The records, also those of lists, into which Qwen's tools pack several."""
+    """Yield the records, also those of lists, into which Qwen's tools pack several."""
     for record in records:
         is_list = isinstance(record, list) and len(record) > 0
         is_pack = is_list and all(isinstance(one, dict) for one in record)
@@ -108,7 +108,7 @@ def _unpacked(records: Iterator[object]) -> Iterator[object]:
 
 
 def _unbroken(records: JsonRecords, tally: Tally) -> Iterator[object]:
-    """The records; when the file breaks off, the Failure tells what was found before, too."""
+    """Yield the records; when the file breaks off, the Failure tells what was found before, too."""
     try:
         yield from records
     except f.Failure as failure:

@@ -80,7 +80,7 @@ def settled(
 
 
 def _agreement(given: dict[str, list[list[str]]], first: Row) -> f.Finding:
-    """What there is to say of each question's agreement."""
+    """Return what there is to say of each question's agreement."""
     table = []
     for question, units in given.items():
         several = [forms for forms in units if len(forms) > 1]

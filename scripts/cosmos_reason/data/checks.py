@@ -123,8 +123,9 @@ def check_size(found: Survey) -> None:
 def findings(
     found: Survey, evaluation: bool = False, folder: Path | None = None
 ) -> list[f.Finding]:
-    """Everything found, one finding per check; problems of evaluation become errors in evaluation
-    data. That no record at all names a medium is a warning: its key may be one that nobody reads.
+    """Return everything found, one finding per check; problems of evaluation become errors in
+    evaluation data. That no record at all names a medium is a warning: its key may be one that
+    nobody reads.
 
     A finding about more records than it can carry lists their ids in a file in `folder`.
     """

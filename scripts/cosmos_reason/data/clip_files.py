@@ -17,7 +17,7 @@ from cosmos_reason.remote import s3
 
 
 def media_path(found: Survey, given: str | None) -> Path | str:
-    """The folder, prefix or archive that media names are relative to.
+    """Return the folder, prefix or archive that media names are relative to.
 
     That is `given` (an archive in S3 is fetched), else the media root named in the file, else its
     folder, else one of the usual archives there when the first medium is not there itself."""
@@ -39,7 +39,8 @@ def media_path(found: Survey, given: str | None) -> Path | str:
 
 
 def _stated_root(found: Survey, root: Path | str, stated: str) -> Path | str:
-    """The media root that the annotation file names. Raises Failure when it leaves `root`."""
+    """Return the media root that the annotation file names. Raises Failure when it leaves
+    `root`."""
     try:
         return place(root, stated)
     except f.Failure:
@@ -54,12 +55,13 @@ def _local(file: Path | str) -> Path:
 
 
 def whole_name(file: Path | str) -> str:
-    """A name that means the same from everywhere."""
+    """Return the name by which a file is found from everywhere."""
     return str(file) if s3.is_uri(file) else os.path.abspath(file)
 
 
 def files(found: Survey) -> dict[int, media.Source]:
-    """What to examine, by clip number; names that leave the media path get their report here."""
+    """Return what to examine, by clip number; names that leave the media path get their report
+    here."""
     paths = {}
     for medium, number in found.clips.items():
         try:
@@ -71,8 +73,8 @@ def files(found: Survey) -> dict[int, media.Source]:
 
 
 def source_of(found: Survey, medium: Media) -> media.Source:
-    """Where a medium is. Pictures in an archive are unpacked to be looked at; clips are not. Raises
-    Failure."""
+    """Return where a medium is. Pictures in an archive are unpacked to be looked at; clips are not.
+    Raises Failure."""
     root = found.media_path
     if medium.pictures or medium.may_be_folder:
         root = archives.media_folder(root)
@@ -80,8 +82,8 @@ def source_of(found: Survey, medium: Media) -> media.Source:
 
 
 def members(found: Survey) -> dict[int, str]:
-    """The media that are read from an archive, by clip number; none when the media path is a folder
-    or prefix."""
+    """Return the media that are read from an archive, by clip number; none when the media path is a
+    folder or prefix."""
     if s3.is_uri(found.media_path) or not Path(found.media_path).is_file():
         return {}
     in_archive = {}

@@ -130,12 +130,12 @@ def _name_unused(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> N
 
 
 def _media_with(check: str, found: Survey, problems: dict) -> list[Media]:
-    """The media that have a problem of this check, in order of appearance."""
+    """Return the media that have a problem of this check, in order of appearance."""
     return [medium for medium, number in found.clips.items() if check in dict(problems[number])]
 
 
 def _local_files(found: Survey, medium: Media) -> list[str]:
-    """The files of a medium on this machine; none that no command here could change."""
+    """Return the files of a medium on this machine; none that no command here could change."""
     if any(map(s3.is_uri, medium.names)) or s3.is_uri(found.media_path):
         return []
     paths = [place(found.media_path, name) for name in medium.names]
@@ -149,7 +149,7 @@ def _local_files(found: Survey, medium: Media) -> list[str]:
 
 
 def _clip_problems(found: Survey, medium: Media, number: int) -> Iterator[tuple[str, str]]:
-    """(check, message) of what is wrong with one medium."""
+    """Yield (check, message) of what is wrong with one medium."""
     report = found.reports[number]
     if any(_is_outside(name, str(found.media_path)) for name in medium.names):
         message = f"got {medium.path}, expected a name below {found.media_path}"

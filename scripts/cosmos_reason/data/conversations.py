@@ -118,7 +118,7 @@ class Prompts(Conversations):
 
     @functools.cached_property
     def places(self) -> list[int]:
-        """The sample of each question."""
+        """Return the sample of each question."""
         counts = [len(sample.questions()) for sample in self.samples]
         return [place for place, count in enumerate(counts) for _ in range(count)]
 
@@ -152,7 +152,7 @@ class Prompts(Conversations):
         return conversation(with_system(question.context, self.system_prompt), visions)
 
     def asked(self, index: int) -> Question:
-        """The question of which item `index` is the prompt."""
+        """Return the question of which item `index` is the prompt."""
         for offset in range(len(self)):
             place = (index + offset) % len(self)
             if self.places[place] not in self.read:
@@ -163,12 +163,13 @@ class Prompts(Conversations):
 
 
 def conversation(turns: Sequence[Turn], visions: Sequence[Vision]) -> list[dict]:
-    """The item of a whole conversation; media stand before the text of the first user turn."""
+    """Return the item of a whole conversation; media stand before the text of the first user
+    turn."""
     return chat(turns, [medium(vision) for vision in visions])
 
 
 def medium(vision: Vision) -> dict:
-    """The part of a message that shows a medium."""
+    """Return the part of a message that shows a medium."""
     from PIL import Image
 
     pictures = [Image.fromarray(frame) for frame in vision.frames]
@@ -181,8 +182,8 @@ def medium(vision: Vision) -> dict:
 
 
 def training_samples(table: dict, where: str) -> list[Sample]:
-    """The samples of a spec's data table (`annotation_path`, `response_mode`), with the texts to
-    train on. Raises Failure, also for records that are no samples."""
+    """Return the samples of a spec's data table (`annotation_path`, `response_mode`), with the
+    texts to train on. Raises Failure, also for records that are no samples."""
     path = table.get("annotation_path")
     if not path:
         message = "got nothing, expected an annotation file"
@@ -196,7 +197,7 @@ def training_samples(table: dict, where: str) -> list[Sample]:
 
 
 def of_spec(spec: dict, name: str, kind: type[Conversations] = Conversations) -> Conversations:
-    """The dataset of the table `custom.NAME` of a training spec. Raises Failure."""
+    """Return the dataset of the table `custom.NAME` of a training spec. Raises Failure."""
     custom = spec.get("custom") or {}
     table = custom.get(name) or {}
     options = sampling.VisionOptions.from_table(custom.get("vision") or {})
@@ -209,7 +210,8 @@ def of_spec(spec: dict, name: str, kind: type[Conversations] = Conversations) ->
 
 
 def missing_media(dataset: Conversations) -> list[Finding]:
-    """An error when files that the samples name are not there, in one finding however many."""
+    """Return an error when files that the samples name are not there, in one finding however
+    many."""
     root = dataset.sampler.media_path
     if s3.is_uri(root):
         return []

@@ -30,13 +30,13 @@ def function(path: str) -> Callable[[dict], object]:
 
 
 def described(path: str) -> dict:
-    """What mapping.yaml says of the file."""
+    """Return what mapping.yaml says of the file."""
     return {"file": path, "sha256": sha256(Path(path))}
 
 
 def rows(made_by: Callable[[dict], object], path: str, source: list[Row]) -> list[Row]:
-    """The rows that the function makes of each row: of None none. They are found where that row is.
-    Raises Failure for the first that it cannot make."""
+    """Return the rows that the function makes of each row: of None none. They are found where that
+    row is. Raises Failure for the first that it cannot make."""
     made = []
     for row in source:
         try:
@@ -55,7 +55,7 @@ def rows(made_by: Callable[[dict], object], path: str, source: list[Row]) -> lis
 
 
 def _broken(path: str, where: str, problem: Exception) -> f.Failure:
-    """What the function raised, and in which line of its file."""
+    """Return what the function raised, and in which line of its file."""
     frames = [one for one in traceback.extract_tb(problem.__traceback__) if one.filename == path]
     line = getattr(problem, "lineno", None) or (frames[-1].lineno if frames else None)
     at = f" in line {line} of {path}" if line else ""

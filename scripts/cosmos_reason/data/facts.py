@@ -22,7 +22,7 @@ CLIP_FACTS |= dict.fromkeys(("fps", "seconds"), "float64")
 
 
 def facts(found: Survey) -> dict:
-    """The content of dataset_facts.json (schemas/dataset_facts.schema.json)."""
+    """Return the content of dataset_facts.json (schemas/dataset_facts.schema.json)."""
     data_format = "llava"
     if found.formats:
         data_format = found.formats.most_common(1)[0][0]
@@ -53,7 +53,7 @@ def facts(found: Survey) -> dict:
 
 
 def _majority_accuracy(found: Survey) -> float | None:
-    """The accuracy of always giving the commonest answer of a question's type; None where no
+    """Return the accuracy of always giving the commonest answer of a question's type; None where no
     question has a closed type."""
     asked = 0
     right = 0
@@ -93,7 +93,7 @@ def spread(values: Iterable[float], names=("min", "p50", "max")) -> dict[str, fl
 
 
 def tables(found: Survey):
-    """(clips, records) as pyarrow tables: one row per medium in order of appearance, one per
+    """Return (clips, records) as pyarrow tables: one row per medium in order of appearance, one per
     record."""
     import numpy as np
     import pyarrow as arrow
@@ -130,7 +130,8 @@ def tables(found: Survey):
 
 
 def write_facts(found: Survey, path: Path) -> dict:
-    """dataset_facts.json at `path` and its two tables beside it, all of them or none; the facts."""
+    """Write dataset_facts.json at `path` and its two tables beside it, all of them or none; return
+    the facts."""
     import pyarrow.parquet as parquet
 
     written = facts(found)

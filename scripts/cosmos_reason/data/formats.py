@@ -41,8 +41,8 @@ BESIDE = {"id", "video", "videos", "image", "images", "tags", "metadata", *RATES
 
 
 def form(record: dict) -> str:
-    """The format a record looks like, as far as the names of its fields tell; "" for a row of some
-    table."""
+    """Return the format a record looks like, as far as the names of its fields tell; "" for a row
+    of some table."""
     if TALKS & record.keys() or _prompt(record):
         return "llava"
     if "qa_pairs" in record or any(are_pairs(record.get(key)) for key in PAIRS):
@@ -56,27 +56,28 @@ def form(record: dict) -> str:
 
 
 def _prompt(record: dict) -> tuple[str, str] | None:
-    """The keys of a record's one question and its answer, where trainers of texts named them."""
+    """Return the keys of a record's one question and its answer, where trainers of texts named
+    them."""
     return next((pair for pair in PROMPTS if record.keys() >= set(pair)), None)
 
 
 def are_pictures(value: object) -> bool:
-    """Whether it is a list of names of pictures."""
+    """Return whether it is a list of names of pictures."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(name, str) and name.lower().endswith(IMAGE_SUFFIXES) for name in value)
 
 
 def rates(record: dict) -> dict[str, object]:
-    """What a record says of the rate of its pictures, the surest first."""
+    """Return what a record says of the rate of its pictures, the surest first."""
     beside = record.get("metadata")
     stated = {**beside, **record} if isinstance(beside, dict) else record
     return {key: stated[key] for key in RATES if key in stated}
 
 
 def row_of_table(record: dict) -> str:
-    """What tells that a record is a row of labels and no conversation: its fields, or the clips it
-    names; empty for any other."""
+    """Return what tells that a record is a row of labels and no conversation: its fields, or the
+    clips it names; empty for any other."""
     name = form(record)
     if name not in ("", DAFT):
         return ""
@@ -93,14 +94,14 @@ def row_of_table(record: dict) -> str:
 
 
 def _fields(record: dict) -> list[str]:
-    """The names of a row's labels; none of a record that is none."""
+    """Return the names of a row's labels; none of a record that is none."""
     others = [name for name in record if name not in BESIDE]
     is_row = MEDIA & record.keys() or _is_asked(record)
     return [name for name in others if _is_label(record[name])] if is_row else []
 
 
 def _is_asked(record: dict) -> bool:
-    """Whether it has columns of questions or answers, and no turns under another name."""
+    """Return whether it has columns of questions or answers, and no turns under another name."""
     if any(
         isinstance(value, list) and value and type(value[0]) is dict for value in record.values()
     ):
@@ -119,8 +120,8 @@ def second_name(record: dict) -> str:
 
 
 def answers_by_number(record: dict) -> bool:
-    """Whether its answer is a number beside options in a list or in columns: all rows together tell
-    which option it is the number of."""
+    """Return whether its answer is a number beside options in a list or in columns: all rows
+    together tell which option it is the number of."""
     answer = record.get("answer")
     if isinstance(answer, bool) or not options.NUMBER.fullmatch(str(answer)):
         return False
@@ -133,8 +134,8 @@ def answers_by_number(record: dict) -> bool:
 
 
 def unread_media(record: dict) -> str:
-    """The key by which a record names a clip or a picture that nobody reads; "" where it has media,
-    or none at all."""
+    """Return the key by which a record names a clip or a picture that nobody reads; "" where it has
+    media, or none at all."""
     if MEDIA & record.keys() or "media" in record:
         return ""
     for key, value in record.items():
@@ -150,8 +151,8 @@ def _is_label(value: object) -> bool:
 
 
 def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
-    """(format, LLaVA records) of one record; `folder` holds the annotation file, for formats of
-    several files.
+    """Return (format, LLaVA records) of one record; `folder` holds the annotation file, for formats
+    of several files.
 
     Whatever is not recognised is returned as it is, for the reader of LLaVA records to complain
     about. Raises ValueError when a part of the record cannot be read.
@@ -170,7 +171,8 @@ def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
 
 
 def _talk_record(record: dict) -> tuple[str, list[dict]]:
-    """A record of turns, which may stand in it as JSON text and have their content in parts."""
+    """Return a record of turns, which may stand in it as JSON text and have their content in
+    parts."""
     if not TALKS & record.keys() and _prompt(record):
         return "llava", [_prompt_record(record)]
     key = "conversations" if "conversations" in record else "messages"
@@ -186,7 +188,7 @@ def _talk_record(record: dict) -> tuple[str, list[dict]]:
 
 
 def _prompt_record(record: dict) -> dict:
-    """A record of a question and its answer, with what was said before them."""
+    """Return a record of a question and its answer, with what was said before them."""
     asked, answered = _prompt(record)
     question = record[asked]
     if isinstance(record.get("input"), str) and record["input"]:
@@ -222,7 +224,7 @@ def _qa_records(record: dict) -> list[dict]:
 
 
 def _reasoning_of(pair: object, record: dict) -> dict:
-    """The reasoning in a pair, or in the record of the one pair; {} without any."""
+    """Return the reasoning in a pair, or in the record of the one pair; {} without any."""
     for holder in (pair, record):
         if isinstance(holder, dict) and isinstance(holder.get("reasoning"), str):
             return {"reasoning": holder["reasoning"]}
@@ -230,7 +232,7 @@ def _reasoning_of(pair: object, record: dict) -> dict:
 
 
 def _stem(record: dict) -> object:
-    """The id of a record, else the name of its clip."""
+    """Return the id of a record, else the name of its clip."""
     name = record.get("video") or record.get("image")
     if record.get("id") or not isinstance(name, str):
         return record.get("id")
@@ -238,7 +240,7 @@ def _stem(record: dict) -> object:
 
 
 def _qa_turns(pair: object) -> list[dict]:
-    """The question of a pair with its options, and its answer. Raises ValueError."""
+    """Return the question of a pair with its options, and its answer. Raises ValueError."""
     if isinstance(pair, list) and len(pair) == 2:
         return _two_turns(*pair)
     question = pair.get("question", pair.get("q")) if isinstance(pair, dict) else None
@@ -330,8 +332,8 @@ def _part_text(part: object, media: dict[str, list]) -> str:
 
 
 def _medium_of_part(part: dict, kind: str) -> object:
-    """What a part of a message shows: a name, or an object with what names it and the rate of its
-    pictures."""
+    """Return what a part of a message shows: a name, or an object with what names it and the rate
+    of its pictures."""
     keys = (kind, "url", "path", "video", "frame_dir")
     source = next((part[key] for key in keys if key in part), None)
     source = source.get("url") if isinstance(source, dict) else source

@@ -81,7 +81,7 @@ class Sampler:
         return self.cache.get((self.media_path, item), lambda: self._named_sample(item))
 
     def source(self, item: Media) -> Path | media.Pictures:
-        """The local file of a medium, or its pictures. Raises Failure."""
+        """Return the local file of a medium, or its pictures. Raises Failure."""
         found = located.source(item, functools.partial(located.place, self.media_path))
         is_remote = s3.is_uri(self.media_path) or any(map(s3.is_uri, item.names))
         return located.local(found, self._bucket if is_remote else None)
@@ -91,8 +91,8 @@ class Sampler:
         return s3.client()
 
     def _named_sample(self, item: Media) -> Vision:
-        """As `_sample`; what is wrong is told with the name of the medium, which the arithmetic of
-        sampling does not know."""
+        """Sample as `_sample` does; what is wrong is told with the name of the medium, which the
+        arithmetic of sampling does not know."""
         try:
             return self._sample(item.kind, self.source(item))
         except Failure as failure:
@@ -128,7 +128,7 @@ class Sampler:
         return Vision("video", frames, tuple(seconds), rate)
 
     def grid(self, vision: Vision) -> tuple[int, int, int]:
-        """(temporal, height, width) of the medium in patches."""
+        """Return (temporal, height, width) of the medium in patches."""
         frames, height, width, _ = vision.frames.shape
         return (
             frames // self.temporal_patch_size,
@@ -138,15 +138,16 @@ class Sampler:
 
 
 def with_system(turns: Sequence[Turn], system_prompt: str) -> list[Turn]:
-    """`turns` led by the spec's system prompt, unless they bring their own or there is none."""
+    """Return `turns` led by the spec's system prompt, unless they bring their own or there is
+    none."""
     if not system_prompt or (turns and turns[0].role == "system"):
         return list(turns)
     return [Turn("system", system_prompt), *turns]
 
 
 def chat(turns: Sequence[Turn], media_parts: Sequence[dict]) -> list[dict]:
-    """`turns` as messages of a chat template; the parts that stand for media come before the text
-    of the first user turn."""
+    """Return `turns` as messages of a chat template; the parts that stand for media come before the
+    text of the first user turn."""
     messages = []
     waiting = list(media_parts)
     for turn in turns:

@@ -30,7 +30,8 @@ Balance = Mapping[str, Counter]  # of each kind of question, how often it has wh
 
 
 def balance(conversations: Iterable[Sequence]) -> Balance:
-    """The balance of turns (each a role and a text), in the form that a survey of a dataset has."""
+    """Return the balance of turns (each a role and a text), in the form that a survey of a dataset
+    has."""
     from cosmos_reason import answers
     from cosmos_reason.data.survey import short_answer
 
@@ -44,7 +45,7 @@ def balance(conversations: Iterable[Sequence]) -> Balance:
 
 
 def shortage(held_out: Balance, everything: Balance, questions: int) -> str:
-    """What there is too little of in held-out data of so many questions; "" when there is
+    """Return what there is too little of in held-out data of so many questions; "" when there is
     enough."""
     of_answers = Counter()
     for kind in CLASSES:

@@ -43,7 +43,7 @@ class Item(NamedTuple):
 
     @property
     def files(self) -> list[Path | Held]:
-        """The files of its media, the pictures of a video each."""
+        """Return the files of its media, the pictures of a video each."""
         found: list[Path | Held] = []
         for _, medium in self.media:
             found += medium.files if isinstance(medium, Frames) else (medium,)
@@ -88,7 +88,7 @@ class Reading:
     convert: str = ""  # a Python file whose function makes rows of the source's (converted)
 
     def declared(self, role: str) -> str:
-        """The name of the column that is declared for a role; "" without one."""
+        """Return the name of the column that is declared for a role; "" without one."""
         named = (*self.columns, *(self.saved or ()))
         return next((one.name for one in named if one.role == role), "")
 
@@ -98,7 +98,7 @@ class Reading:
 
 
 def refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
-    """What would be ignored in silence is refused instead."""
+    """Refuse what would be ignored in silence."""
     for name in names:
         if getattr(reading, name):
             flag = FLAGS.get(name, f"--{name}")
@@ -108,7 +108,7 @@ def refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
 
 
 def one_per_id(refused: list[f.Finding]) -> list[f.Finding]:
-    """One finding per id: the first, with the number of the others."""
+    """Return one finding per id: the first, with the number of the others."""
     counts = Counter(finding.id for finding in refused)
     first: dict[str, f.Finding] = {}
     for finding in refused:
@@ -124,7 +124,8 @@ def one_per_id(refused: list[f.Finding]) -> list[f.Finding]:
 def by_row(
     id: str, severity: str, told: list[tuple[Row, str]], fix: Fix | str = "", **data
 ) -> f.Finding:
-    """One finding about rows, with what is said of the first of them and the numbers of all."""
+    """Return one finding about rows, with what is said of the first of them and the numbers of
+    all."""
     (first, message), *others = told
     shown = [f"{row.number}: {text}" for row, text in others[:SHOWN_ROWS]]
     if shown:
@@ -136,14 +137,14 @@ def by_row(
 
 
 def name_of(medium: Medium, files: Folder, otherwise: str) -> str:
-    """The name of a file without its suffix; what stands in a table has none."""
+    """Return the name of a file without its suffix; what stands in a table has none."""
     if isinstance(medium, Held) and medium.key in files.held:
         return otherwise
     return medium.stem
 
 
 def exchange(question: str, answer: str) -> tuple[Turn, ...]:
-    """A question and its answer, as the turns of an item."""
+    """Return a question and its answer, as the turns of an item."""
     return Turn("user", question), Turn("assistant", answer)
 
 

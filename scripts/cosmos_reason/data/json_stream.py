@@ -62,7 +62,7 @@ class JsonRecords:
                 raise self._failure(f"got {self._peek()!r} after the last record")
 
     def _has_lines(self) -> bool:
-        """Whether the first line is an object of its own, with another below it."""
+        """Return whether the first line is an object of its own, with another below it."""
         first, _, rest = self._text[self._position :].partition("\n")
         try:
             return rest.lstrip()[:1] == "{" and isinstance(json.loads(first), dict)
@@ -75,8 +75,8 @@ class JsonRecords:
             self.index += 1
 
     def _members(self) -> Iterator[object]:
-        """An object: the records are in one of its arrays, or it is itself the first record of
-        several."""
+        """Yield an object: the records are in one of its arrays, or it is itself the first record
+        of several."""
         found = ""
         for key in self._keys():
             if not found and self._is_envelope(key):
@@ -96,7 +96,7 @@ class JsonRecords:
             yield from self._lines()
 
     def _is_envelope(self, key: str) -> bool:
-        """Whether the value to be read next holds the records."""
+        """Return whether the value to be read next holds the records."""
         if key in ENVELOPE_KEYS:
             return self._peek() == "["
         if key not in ENVELOPES_OF_OBJECTS or self._peek() != "[":
@@ -129,7 +129,7 @@ class JsonRecords:
         self._take("}")
 
     def _peek(self) -> str:
-        """The next character that is not space; '' at the end."""
+        """Return the next character that is not space; '' at the end."""
         character = self._text[self._position : self._position + 1]
         if character and character not in WHITE:
             return character
@@ -219,7 +219,7 @@ def check_regular(path: Path) -> None:
 
 
 def _opened(path: Path):
-    """The file as text; a byte-order mark of UTF-8 is passed over."""
+    """Return the file as text; a byte-order mark of UTF-8 is passed over."""
     try:
         check_regular(path)
         with path.open("rb") as handle:

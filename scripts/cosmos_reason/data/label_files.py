@@ -17,7 +17,7 @@ from cosmos_reason.data.samples import in_one_form, is_void, names_medium
 
 
 def folders(source: Path) -> list[Path]:
-    """The folders with label files: a source, or those in it that are called like splits."""
+    """Return the folders with label files: a source, or those in it that are called like splits."""
     if any(source.glob("metas/*.label.json")):
         return [source]
     found = {path.parent.parent for path in source.glob("*/metas/*.label.json")}
@@ -25,7 +25,7 @@ def folders(source: Path) -> list[Path]:
 
 
 def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator[Item]:
-    """An item per label file: the answer is the label as JSON, or its one field."""
+    """Yield an item per label file: the answer is the label as JSON, or its one field."""
     paths, videos = _labelled(source)
     answers = {}
     fields = list(dict.fromkeys(reading.fields))
@@ -49,7 +49,7 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
 
 
 def _labelled(source: Path) -> tuple[dict, dict]:
-    """The label file, and the clips, of each (folder, name)."""
+    """Return the label file, and the clips, of each (folder, name)."""
     paths = {}
     videos = {}
     for folder in folders(source):
@@ -74,7 +74,7 @@ def _without_values(answers: dict[tuple, str], paths: dict[tuple, Path]) -> list
 
 
 def _question(answers: list[str], fields: list[str], reading: Reading) -> str:
-    """What label files are asked. Raises Failure when nobody said it."""
+    """Return what label files are asked. Raises Failure when nobody said it."""
     if not answers:
         return ""
     question = label_questions.ask(reading.question, fields, answers, "video")
@@ -84,8 +84,8 @@ def _question(answers: list[str], fields: list[str], reading: Reading) -> str:
 
 
 def _label(path: Path, clips: list[Path], fields: tuple[str, ...]) -> dict:
-    """The `fields` of one label file, or all of them. Raises Failure where the label does not have
-    them, and where it does not belong to one clip."""
+    """Return the `fields` of one label file, or all of them. Raises Failure where the label does
+    not have them, and where it does not belong to one clip."""
     check_regular(path)
     label = read_json(path)
     if len(clips) != 1 or not isinstance(label, dict):
@@ -103,8 +103,8 @@ def _label(path: Path, clips: list[Path], fields: tuple[str, ...]) -> dict:
 
 
 def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
-    """The clips of every name: `<name>.mp4` or `<name>.<suffix>.mp4`, where a name may have dots
-    itself: the longest name that fits counts."""
+    """Return the clips of every name: `<name>.mp4` or `<name>.<suffix>.mp4`, where a name may have
+    dots itself: the longest name that fits counts."""
     found = defaultdict(list)
     for path in sorted(source.glob("videos/*")):
         if not names_medium(path.name):

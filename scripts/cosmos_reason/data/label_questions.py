@@ -24,8 +24,8 @@ CAPTIONS = (*SENTENCES, "description")
 def ask(
     given: str, names: list[str], answers: list[str], medium: str, options: bool = False
 ) -> str:
-    """The question that records of a `medium` (video or image) have in common; `names` are of the
-    columns or fields that are the answer, `options` whether records have a choice.
+    """Return the question that records of a `medium` (video or image) have in common; `names` are
+    of the columns or fields that are the answer, `options` whether records have a choice.
 
     Raises Failure when none is given, unless the answers are captions: only their author knows what
     labels answer."""
@@ -46,7 +46,7 @@ def ask(
 
 
 def worded(question: str, names: list[str], answers: list[str]) -> str:
-    """The question with the form of its answers, unless it tells that itself or they are
+    """Return the question with the form of its answers, unless it tells that itself or they are
     captions."""
     if _says_form(question, answers) or _are_captions(names, answers) or not form(answers):
         return question
@@ -54,7 +54,7 @@ def worded(question: str, names: list[str], answers: list[str]) -> str:
 
 
 def _says_form(question: str, answers: list[str]) -> bool:
-    """Whether a question names all its answers behind a word such as "answer"."""
+    """Return whether a question names all its answers behind a word such as "answer"."""
     instruction = re.search(r"\b(?:answer|reply|respond)\b(.*)", question.lower(), re.S)
     if not instruction:
         return False
@@ -65,8 +65,8 @@ def _says_form(question: str, answers: list[str]) -> bool:
 
 
 def form(answers: list[str]) -> str:
-    """What to add to a question, so that answers come in the words of the labels; "" for all but a
-    few classes."""
+    """Return what to add to a question, so that answers come in the words of the labels; "" for all
+    but a few classes."""
     classes = sorted(set(answers))
     if {answer.lower() for answer in classes} <= YES_NO:
         return "Answer yes or no."
@@ -81,7 +81,7 @@ def form(answers: list[str]) -> str:
 
 
 def _are_captions(names: list[str], answers: list[str]) -> bool:
-    """Whether their one name says so: captions may be short, be repeated, and have no spaces
+    """Return whether their one name says so: captions may be short, be repeated, and have no spaces
     between words."""
     named = len(names) == 1 and names[0].lower() in CAPTIONS
     return named and not _are_json(answers) and not {answer.lower() for answer in answers} <= TRUTH

@@ -346,7 +346,7 @@ def _is_task(record: object) -> bool:
 
 
 def _results(annotation: dict, where: str) -> dict[str, object]:
-    """What an annotation says, by the name of each control: as JSON-MIN writes it."""
+    """Return what an annotation says, by the name of each control: as JSON-MIN writes it."""
     found: dict[str, list] = {}
     for result in annotation["result"]:
         kind, value = result.get("type"), result.get("value")
@@ -418,8 +418,8 @@ def _joined(said: list) -> object:
 
 
 def _file(value: object) -> object:
-    """The name of a file that Label Studio serves: one that was uploaded, by its last part; one of
-    its local storage, below the root of that."""
+    """Return the name of a file that Label Studio serves: one that was uploaded, by its last part;
+    one of its local storage, below the root of that."""
     if not isinstance(value, str):
         return value
     if value.startswith(UPLOADS):

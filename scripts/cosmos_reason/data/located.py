@@ -14,7 +14,7 @@ from cosmos_reason.remote import s3
 
 
 def place(root: Path | str, name: str) -> Path | str:
-    """The file, or the object in S3, that `name` stands for below a folder or prefix.
+    """Return the file, or the object in S3, that `name` stands for below a folder or prefix.
 
     Raises Failure when it leaves that folder or prefix."""
     if s3.is_uri(name):
@@ -29,7 +29,7 @@ def place(root: Path | str, name: str) -> Path | str:
 
 
 def source(medium: Media, place_of: Callable[[str], Path | str]) -> media.Source:
-    """Where a medium is, when `place_of` says it of a name: a file, or pictures, which are
+    """Return where a medium is, when `place_of` says it of a name: a file, or pictures, which are
     DEFAULT_FPS a second where nobody says their rate. Raises Failure as `place_of`, and for a
     folder without pictures."""
     fps = medium.fps or sampling.DEFAULT_FPS
@@ -45,7 +45,7 @@ def source(medium: Media, place_of: Callable[[str], Path | str]) -> media.Source
 
 
 def local(found: media.Source, connection=None) -> Path | media.Pictures:
-    """The same with copies of what is in S3. Raises Failure."""
+    """Return the same with copies of what is in S3. Raises Failure."""
     if isinstance(found, media.Pictures):
         return replace(found, files=tuple(local(file, connection) for file in found.files))
     return s3.local(found, connection) if s3.is_uri(found) else Path(found)

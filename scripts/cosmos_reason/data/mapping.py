@@ -72,13 +72,13 @@ def load(path: Path) -> Mapping:
 
 
 def _told(problem) -> str:
-    """What jsonschema says of a place in the file, which may quote all that stands there."""
+    """Return what jsonschema says of a place in the file, which may quote all that stands there."""
     place = problem.json_path.removeprefix("$").removeprefix(".") or "the file"
     return f"{place}: {shortened(problem.message, LONGEST)}"
 
 
 def of_flag(flag: str, written: list[str]) -> list[tuple[str, str]]:
-    """(column, text behind it) of flags written as 'COLUMN: TEXT'. Raises Failure."""
+    """Return (column, text behind it) of flags written as 'COLUMN: TEXT'. Raises Failure."""
     found = []
     for word in written:
         name, _, text = (part.strip() for part in word.partition(":"))
@@ -89,7 +89,7 @@ def of_flag(flag: str, written: list[str]) -> list[tuple[str, str]]:
 
 
 def values_of_flags(written: list[str]) -> dict[str, dict[str, str]]:
-    """{column: {old: new}} of --values 'COLUMN: OLD=NEW, OLD=NEW'. Raises Failure."""
+    """Return {column: {old: new}} of --values 'COLUMN: OLD=NEW, OLD=NEW'. Raises Failure."""
     values: dict[str, dict[str, str]] = {}
     for name, text in of_flag("--values", written):
         for pair in text.split(","):
@@ -104,8 +104,8 @@ def values_of_flags(written: list[str]) -> dict[str, dict[str, str]]:
 
 
 def document(source: str, columns: list[Column], unused: list[str], args, split_by: str) -> dict:
-    """The content of mapping.yaml for a build. `args`: the flags of the command; `split_by`: what
-    its splits are made by."""
+    """Return the content of mapping.yaml for a build. `args`: the flags of the command; `split_by`:
+    what its splits are made by."""
     entries: dict[str, dict] = {}
     for one in columns:
         if not one.name:
@@ -145,7 +145,7 @@ def as_text(document: dict) -> str:
 
 
 def preview(columns: list[Column], unused: list[str], items: list[Item]) -> list[str]:
-    """The lines to show before anything is written: the mapping, and records as a model sees
+    """Return the lines to show before anything is written: the mapping, and records as a model sees
     them."""
     lines = []
     for kind in dict.fromkeys(family(one.role) for one in columns):
@@ -164,7 +164,7 @@ def preview(columns: list[Column], unused: list[str], items: list[Item]) -> list
 
 
 def samples(items: list[Item]) -> list[Item]:
-    """The first record, and the first of each other answer; else the next ones."""
+    """Return the first record, and the first of each other answer; else the next ones."""
     found: list[Item] = items[:1]
     answers = {item.turns[-1].text for item in found}
     for item in items:
@@ -178,7 +178,7 @@ def samples(items: list[Item]) -> list[Item]:
 
 
 def _media(item: Item) -> str:
-    """The media of an item by their names, with the times of those that are cut."""
+    """Return the media of an item by their names, with the times of those that are cut."""
     names = []
     for kind, medium in item.media:
         span = getattr(medium, "span", None)

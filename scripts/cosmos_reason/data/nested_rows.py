@@ -96,7 +96,7 @@ def _plain(row: dict, without: set[str]) -> dict:
 
 
 def _is_timed(record: object) -> bool:
-    """Whether it is ActivityNet Captions: for each clip its sentences and their times."""
+    """Return whether it is ActivityNet Captions: for each clip its sentences and their times."""
     if not isinstance(record, dict) or not record:
         return False
     for said in record.values():
@@ -169,7 +169,7 @@ def by_clip(records: list) -> list:
 
 
 def are_pairs(value: object) -> bool:
-    """Whether it is a list of questions with their answers."""
+    """Return whether it is a list of questions with their answers."""
     if not isinstance(value, list) or not value:
         return False
     first = value[0]
@@ -224,8 +224,9 @@ def _are_questions(value: object) -> bool:
 
 
 def with_fields(rows: list[dict], fields: tuple[str, ...]) -> tuple[list[dict], str]:
-    """The rows with `fields` of the object that holds their labels, and the column of these: one
-    field becomes a column of its own. Raises Failure where a row has no such object, or several."""
+    """Return the rows with `fields` of the object that holds their labels, and the column of these:
+    one field becomes a column of its own. Raises Failure where a row has no such object, or
+    several."""
     chosen = []
     column = fields[0]
     for number, row in enumerate(rows):

@@ -239,7 +239,7 @@ def _bare(text: object) -> str:
 
 
 def _lists(question: str, letter: str, text: object) -> bool:
-    """Whether a question lists an option itself, as "A. text" or "(A) text"."""
+    """Return whether a question lists an option itself, as "A. text" or "(A) text"."""
     marked = rf"(?<!\w){re.escape(letter)}\s*[.):]\s*{re.escape(str(text))}"
     return re.search(marked, question) is not None
 

@@ -54,7 +54,7 @@ def check(train: Survey, held_out: Survey) -> None:
 
 
 def compare(train: Survey, held_out: Survey) -> dict[str, list[int]]:
-    """{check: rows of `held_out`}.
+    """Return {check: rows of `held_out`}.
 
     A file is known by its place on the disk, and by its content where both datasets have files of
     that size: no other file is read. Raises Failure for a CUTS file that cannot be read."""
@@ -72,7 +72,7 @@ def compare(train: Survey, held_out: Survey) -> dict[str, list[int]]:
 
 
 def _leak(shown: Shown, questions: set[int], spans: dict, texts: dict) -> str:
-    """Which of the checks a record breaks; "" for none."""
+    """Return which of the checks a record breaks; "" for none."""
     known = [(key, _gap(span, spans[key])) for key, span in shown if key in spans]
     seen = [key for key, gap in known if gap < 0]
     if any(questions & texts[key] for key in seen):
@@ -83,7 +83,8 @@ def _leak(shown: Shown, questions: set[int], spans: dict, texts: dict) -> str:
 
 
 def _by_key(found: Survey, shown: dict[int, Shown], wanted: set) -> tuple[dict, dict]:
-    """({key: the times that are shown}, {key: hashes of the questions}) of the `wanted` keys."""
+    """Return ({key: the times that are shown}, {key: hashes of the questions}) of the `wanted`
+    keys."""
     spans: dict[object, set[Span]] = defaultdict(set)
     texts: dict[object, set[int]] = defaultdict(set)
     for _, of_record, questions in _rows(found, shown):
@@ -107,8 +108,8 @@ Root = tuple[str, str]  # an annotation file, and where its media are ("": besid
 
 
 def of_files(train: Root, held_out: Root, drafted: Mapping[str, Sequence[dict]]) -> Compared | None:
-    """`compare` of annotation files, some of which may only be `drafted` yet; None where one is not
-    here or cannot be read.
+    """Return `compare` of annotation files, some of which may only be `drafted` yet; None where one
+    is not here or cannot be read.
 
     Raises Failure for a CUTS file that cannot be read."""
     names = [train[0], held_out[0]]
@@ -154,12 +155,12 @@ def _compared(
 
 
 def _gap(span: Span, others: set[Span]) -> float:
-    """Seconds between a part and the nearest of others; below 0 where they overlap."""
+    """Return seconds between a part and the nearest of others; below 0 where they overlap."""
     return min(max(start - span[1], span[0] - end) for start, end in others)
 
 
 def _rows(found: Survey, shown: dict[int, Shown]) -> Iterator[tuple[int, Shown, set[int]]]:
-    """(row, what it shows, hashes of its questions) of every record."""
+    """Yield (row, what it shows, hashes of its questions) of every record."""
     start = 0
     for row, used in enumerate(found.used()):
         questions = set(found.text_keys[start : start + found.asked[row]])
@@ -185,7 +186,8 @@ class _Clips:
                 self.size[number] = (len(files), files[0].stat().st_size)
 
     def _place(self, number: int, medium: Media, name: str) -> object:
-        """What is equal for one file, however its name is written; the file joins `files`."""
+        """Return what is equal for one file, however its name is written; the file joins
+        `files`."""
         root = self.found.media_path
         if archives.is_archive(root) and not (s3.is_uri(name) or os.path.isabs(name)):
             return _archive(str(root)), os.path.normpath(name)
@@ -212,11 +214,11 @@ class _Clips:
 
     @property
     def sizes(self) -> set[tuple]:
-        """Those of the files, and of the recordings that they were cut of."""
+        """Return the sizes of the files, and of the recordings that they were cut of."""
         return {*self.size.values(), *((1, cut["bytes"]) for cut in self.cut.values())}
 
     def shown(self, sizes: set[tuple]) -> dict[int, Shown]:
-        """What each medium shows; files are read where their size is one of `sizes`."""
+        """Return what each medium shows; files are read where their size is one of `sizes`."""
         found = {}
         for number, places in self.places.items():
             report = self.found.reports.get(number)
@@ -242,14 +244,14 @@ def _real(folder: str) -> str:
 
 @lru_cache
 def _archive(root: str) -> str:
-    """What is equal for copies of an archive."""
+    """Return what is equal for copies of an archive."""
     return media.content(Path(root)) if os.path.isfile(root) else root
 
 
 @lru_cache(maxsize=4096)
 def _cuts(folder: Path) -> dict[str, dict]:
-    """{name of a clip: recording, its bytes, start and end} as build_dataset wrote it beside the
-    annotations of a folder. Raises Failure for a file that is none of these."""
+    """Return {name of a clip: recording, its bytes, start and end} as build_dataset wrote it beside
+    the annotations of a folder. Raises Failure for a file that is none of these."""
     path = folder / CUTS
     if not path.is_file():
         return {}

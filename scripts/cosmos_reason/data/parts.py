@@ -55,10 +55,9 @@ def of_rows(
     is_skipping: bool,
     problems: list[f.Finding],
 ) -> list[Named]:
-    """The media of rows with the parts of those whose columns of times are declared; None for a row
-    without one. Times that cannot be read or lie outside of their clip join the `problems`, a
-    warning when such rows are left out (`is_skipping`).
-    """
+    """Return the media of rows with the parts of those whose columns of times are declared; None
+    for a row without one. Times that cannot be read or lie outside of their clip join the
+    `problems`, a warning when such rows are left out (`is_skipping`)."""
     edges = _declared(chosen)
     if not edges:
         return media
@@ -142,8 +141,8 @@ def _replacing(edges: tuple[Column, Column], unit: str) -> Fix:
 
 
 def _declared(chosen: list[Column]) -> tuple[Column, Column] | None:
-    """The columns of the begin and of the end; None without any. Raises Failure for one alone, and
-    for two units."""
+    """Return the columns of the begin and of the end; None without any. Raises Failure for one
+    alone, and for two units."""
     given = [one for role in ("start", "end") for one in chosen if one.role == role and one.name]
     if not given:
         return None
@@ -166,7 +165,7 @@ def _part(
     files: Folder,
     told: dict[str, list[tuple[Row, str]]],
 ) -> Medium | None:
-    """The part of a clip that a row is about; None where what is told says why not."""
+    """Return the part of a clip that a row is about; None where what is told says why not."""
     from cosmos_reason.data import raw_clips
 
     try:
@@ -230,9 +229,9 @@ def _number(written: object) -> Fraction:
 
 
 def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str]:
-    """((first, last second), verdict, what is to be said) of a part: "" where it is in its clip,
-    PAST where it ends behind it, OUTSIDE where that is no part of this clip. Raises Failure for a
-    file that is no clip.
+    """Return ((first, last second), verdict, what is to be said) of a part: "" where it is in its
+    clip, PAST where it ends behind it, OUTSIDE where that is no part of this clip. Raises Failure
+    for a file that is no clip.
 
     It is none where less than half of it is there (the label would be about what is not shown), or
     where it is longer than the whole clip by more than a second (the clip would be taken whole)."""
@@ -256,7 +255,7 @@ def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str
 
 
 def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
-    """The part of a clip whose length is known when it is had. Raises Failure."""
+    """Return the part of a clip whose length is known when it is had. Raises Failure."""
     from cosmos_reason.data import raw_clips
 
     loaded = medium.load()
@@ -276,12 +275,13 @@ def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
 
 
 def cut_at_the_end(files: Folder) -> list[f.Finding]:
-    """What is to be said of the parts that were cut while the dataset was written."""
+    """Return what is to be said of the parts that were cut while the dataset was written."""
     return [by_row(PAST, f.WARNING, files.past)] if files.past else []
 
 
 def seconds(written: object) -> Fraction:
-    """Seconds as a number, or as text: 83.5, "83.5", "1:23.5", "00:01:23.5". Raises ValueError."""
+    """Return seconds as a number, or as text: 83.5, "83.5", "1:23.5", "00:01:23.5". Raises
+    ValueError."""
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise ValueError(written)
     total = Fraction(0)
@@ -294,7 +294,8 @@ def seconds(written: object) -> Fraction:
 
 
 def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
-    """The first and the last second of every row, which may stand in one column as a list."""
+    """Return the first and the last second of every row, which may stand in one column as a
+    list."""
     starts, ends = cells[start], cells[end]
     if start != end:
         return starts, ends
@@ -333,8 +334,8 @@ def unnamed_times(
 def contradictions(
     media: list[Named], answers: list[str], questions: list[str], times: list[str], cells: Cells
 ) -> list[f.Finding]:
-    """An error where one clip has several answers to one question, and columns without a role
-    (`times`) are called as the times of each would be."""
+    """Return an error where one clip has several answers to one question, and columns without a
+    role (`times`) are called as the times of each would be."""
     given: dict[tuple, set[str]] = defaultdict(set)
     for (_, medium), question, answer in zip(media, questions, answers, strict=True):
         given[medium, question].add(alike(answer))

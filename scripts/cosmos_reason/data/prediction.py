@@ -19,8 +19,9 @@ from cosmos_reason.spec.keys import RESPONSE_MODE
 
 
 def predict(found: Survey, action: str, spec: dict, engine: str, is_trained: bool = True) -> dict:
-    """What `action` with `spec` (defaults filled in) will meet: tokens and frames per sample; for
-    training optimizer steps and memory of loading, when the data are those it trains on.
+    """Return what `action` with `spec` (defaults filled in) will meet: tokens and frames per
+    sample; for training optimizer steps and memory of loading, when the data are those it trains
+    on.
 
     Samples that do not fit or cannot be sampled become problems of `found`, with the override that
     mends them.
@@ -93,7 +94,7 @@ def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
 
 
 def check_rates(found: Survey, is_gate: bool) -> None:
-    """Records without the rate of their clips, for a spec that samples by fps: errors when
+    """Find records without the rate of their clips, for a spec that samples by fps: errors when
     `is_gate`, as in training with engine tao, whose loader ends there. build_dataset writes the
     rates it measures."""
     for row, name in record_tokens.records_without_rate(tables(found)).items():

@@ -44,7 +44,7 @@ BRIDGE_FPS = 30  # as the guide writes them, whatever the robot's own rate
 
 
 def is_cut(name: str) -> bool:
-    """Whether a row of a published set names a clip that is cut from raw data."""
+    """Return whether a row of a published set names a clip that is cut from raw data."""
     last = posixpath.basename(name)
     return any(pattern.fullmatch(last) for pattern in (AGIBOT, BRIDGE, HOLOASSIST))
 
@@ -68,8 +68,9 @@ class RawClips:
         self._videos: dict[Path, dict[str, Packed]] = {}  # of each tar that was looked into
 
     def clip(self, name: str) -> Path | Held | None:
-        """What a row of a published set calls `name`: a clip to be cut, the raw file that lacks, or
-        None for a name of no such set. Raises Failure for raw data that cannot be read."""
+        """Return what a row of a published set calls `name`: a clip to be cut, the raw file that
+        lacks, or None for a name of no such set. Raises Failure for raw data that cannot be
+        read."""
         last = posixpath.basename(name)
         match = AGIBOT.fullmatch(last)
         if match:
@@ -98,8 +99,8 @@ class RawClips:
         return None
 
     def _packed(self, observations: Path, task: str, wanted: str) -> Packed | None:
-        """A raw video in one of the tars that AgiBot World is published as. Raises Failure for a
-        damaged one."""
+        """Return a raw video in one of the tars that AgiBot World is published as. Raises Failure
+        for a damaged one."""
         found = sorted([*(observations / task).glob("*.tar"), *observations.glob("*.tar")])
         for archive in found:
             if wanted in self._contents(archive):
@@ -107,8 +108,8 @@ class RawClips:
         return None
 
     def _exported(self, video: str) -> Packed | None:
-        """A raw video in one of the tars that HoloAssist is published as. Raises Failure for a
-        damaged one."""
+        """Return a raw video in one of the tars that HoloAssist is published as. Raises Failure for
+        a damaged one."""
         below = self._below("holoassist")
         for archive in sorted([*below.glob("*.tar"), *(below / "videos").glob("*.tar")]):
             held = self._contents(archive)
@@ -130,14 +131,14 @@ class RawClips:
 
     @property
     def _shards(self) -> Path:
-        """The folder of BridgeData V2's shards."""
+        """Return the folder of BridgeData V2's shards."""
         below = self._below("bridgev2")
         places = [below / "bridge_dataset" / "1.0.0", below / "1.0.0", below]
         return next((place for place in places if any(place.glob(SHARDS))), places[0])
 
     @functools.cached_property
     def _episodes(self) -> dict[tuple[str, int], tfrecords.Record]:
-        """(folder, episode) -> its record. Raises Failure for a damaged shard."""
+        """Return (folder, episode) -> its record. Raises Failure for a damaged shard."""
         shards = sorted(self._shards.glob(SHARDS))
         sizes = [shard.stat().st_size for shard in shards]
         looked_through = progress.of_bytes(sum(sizes), "episodes")
@@ -152,7 +153,7 @@ class RawClips:
         return own if own.is_dir() else self.root
 
     def _held(self, name: str, video: Path | Packed, times: tuple, counts: str) -> Path | Held:
-        """What cuts the clip, or what lacks: the raw video, or its part."""
+        """Return what cuts the clip, or what lacks: the raw video, or its part."""
         raw = video
         stands = video
         if isinstance(video, Packed):
@@ -170,7 +171,7 @@ class RawClips:
 
     @functools.cached_property
     def _events(self) -> dict[tuple[str, int], tuple]:
-        """(video, event) -> its first and last second."""
+        """Return (video, event) -> its first and last second."""
         path = self._below("holoassist") / EVENTS
         found = {}
         try:
@@ -187,15 +188,15 @@ class RawClips:
 
 @functools.lru_cache(maxsize=4096)
 def length_of(raw: Path, counts: str) -> float:
-    """The length of a raw video in frames or seconds. Raises Failure for a file that is no
+    """Return the length of a raw video in frames or seconds. Raises Failure for a file that is no
     video."""
     facts = media.probe(raw)
     return facts.frames if counts == "frames" else facts.seconds
 
 
 def _videos_in(archive: Path) -> dict[str, Packed]:
-    """The videos of a tar by EPISODE/videos/VIDEO.mp4 or VIDEO/Export_py/NAME.mp4, wherever in it
-    they lie. Raises Failure."""
+    """Return the videos of a tar by EPISODE/videos/VIDEO.mp4 or VIDEO/Export_py/NAME.mp4, wherever
+    in it they lie. Raises Failure."""
     found = {}
     for name, readers in archives.contents(archive).items():
         parts = name.split("/")[-3:]
@@ -206,7 +207,7 @@ def _videos_in(archive: Path) -> dict[str, Packed]:
 
 
 def _episodes_of(shard: Path) -> dict[tuple[str, int], tfrecords.Record]:
-    """(folder, episode) -> its record, of a shard of BridgeData V2."""
+    """Return (folder, episode) -> its record, of a shard of BridgeData V2."""
     found = {}
     with tfrecords.opened(shard) as data:
         for record in tfrecords.records(shard, data):
@@ -221,7 +222,7 @@ def _episodes_of(shard: Path) -> dict[tuple[str, int], tfrecords.Record]:
 
 
 def _filmed(record: tfrecords.Record, name: str) -> Path:
-    """The clip in the cache, of all pictures of an episode."""
+    """Return the clip in the cache, of all pictures of an episode."""
     target = place(f"{_version(record.shard)}\0{record.begin}", name)
     if not target.is_file():
         with tfrecords.opened(record.shard) as data:
@@ -236,7 +237,7 @@ def _filmed(record: tfrecords.Record, name: str) -> Path:
 
 
 def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
-    """(seconds it is shown, RGB pixels) of each picture."""
+    """Yield (seconds it is shown, RGB pixels) of each picture."""
     import numpy as np
     from PIL import Image
 
@@ -246,7 +247,7 @@ def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
 
 
 def _unpacked(packed: Packed) -> Path:
-    """The raw video in the cache, read from its archive once."""
+    """Return the raw video in the cache, read from its archive once."""
     made_of = f"{_version(packed.archive)}\0{packed.name}"
     raw = place(made_of, posixpath.basename(packed.name))
     if not raw.is_file():
@@ -256,7 +257,7 @@ def _unpacked(packed: Packed) -> Path:
 
 
 def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
-    """The clip in the cache, cut unless it was before."""
+    """Return the clip in the cache, cut unless it was before."""
     target = place(f"{_version(raw)}\0{times}\0{counts}", name)
     if not target.is_file():
         if counts == "frames":
@@ -269,13 +270,13 @@ def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
 
 
 def _version(file: Path) -> str:
-    """What differs when a file changes."""
+    """Return what differs when a file changes."""
     facts = file.stat()
     return f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
 
 
 def place(made_of: str, name: str) -> Path:
-    """Where in the cache a file lies that is made of this."""
+    """Return where in the cache a file lies that is made of this."""
     key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     place = storage.cache_folder() / "raw-clips" / key / name
     place.parent.mkdir(parents=True, exist_ok=True)

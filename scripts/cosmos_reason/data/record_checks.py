@@ -28,7 +28,7 @@ class Tally:
         self.places.setdefault(check, []).append((self.file, index))
 
     def take(self, records: JsonRecords) -> None:
-        """What the decoder of the records would have passed over in silence."""
+        """Note what the decoder of the records would have passed over in silence."""
         for check, message in records.oddities:
             self.add(check, records.index, f"record-{records.index}", message)
         records.oddities.clear()
@@ -36,7 +36,7 @@ class Tally:
     def findings(
         self, checks: dict[str, tuple[str, str, Fix | str]], path: str | Path, records: int = 0
     ) -> list[f.Finding]:
-        """One finding per check with its record ids (the first MAX_RECORD_IDS), and how many
+        """Return one finding per check with its record ids (the first MAX_RECORD_IDS), and how many
         `records` it is about, when their number is known; `checks` is shaped as CHECKS, whose words
         are advice, part of the message."""
         found = []

@@ -39,7 +39,7 @@ CONTROL_TOKEN = re.compile(
 
 
 def parse(index: int, record: dict, tally: Tally) -> Sample | None:
-    """One LLaVA record as a Sample; None when it has no usable turns."""
+    """Return one LLaVA record as a Sample; None when it has no usable turns."""
     found: list[tuple[str, str]] = []
     name = _id(record, found) or f"record-{index}"
     turns, tags = _turns(record, found)
@@ -69,7 +69,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
 
 
 def id_and_media(index: int, record: dict, _: Tally) -> tuple[str, tuple[Media, ...]]:
-    """Only these two of one LLaVA record, which takes a fifth of the time."""
+    """Return only the id and the media of one LLaVA record, which takes a fifth of the time."""
     return _id(record, []) or f"record-{index}", _media(record, [])
 
 
@@ -88,7 +88,7 @@ def _id(record: dict, found: list) -> str | None:
 
 
 def _turns(record: dict, found: list) -> tuple[tuple[Turn, ...], list[str]]:
-    """The turns without tags, and the kinds of the tags in the user's texts."""
+    """Return the turns without tags, and the kinds of the tags in the user's texts."""
     conversation = record.get("conversations", record.get("messages"))
     if not isinstance(conversation, list) or not conversation:
         found.append(
@@ -110,8 +110,8 @@ def _turns(record: dict, found: list) -> tuple[tuple[Turn, ...], list[str]]:
 
 
 def _plain(role: str, text: str, tags: list[str], found: list) -> str:
-    """A text that has a "<": the user's without its tags, whose kinds join `tags`; any other as it
-    is."""
+    """Return a text that has a "<": the user's without its tags, whose kinds join `tags`; any other
+    as it is."""
     if role == "user" and text.startswith(FIRST_TAGS) and text.count("<") == 1:
         tags.append(text[1:6])
         return text[len(FIRST_TAGS[0]) :]
@@ -211,8 +211,8 @@ def _media(record: dict, found: list) -> tuple[Media, ...]:
 
 
 def _medium(kind: str, written: object, record: dict, found: list) -> Media | None:
-    """What stands for a medium: its path or, for a video, a list of pictures, or an object that
-    names one of them with their rate. None for anything else."""
+    """Return what stands for a medium: its path or, for a video, a list of pictures, or an object
+    that names one of them with their rate. None for anything else."""
     if kind == "video" and isinstance(written, dict):
         record = written
         written = record.get("video")
@@ -226,7 +226,8 @@ def _medium(kind: str, written: object, record: dict, found: list) -> Media | No
 
 
 def _rate(record: dict, found: list) -> float | None:
-    """How many pictures a second a record says; none is worth a warning where there are some."""
+    """Return how many pictures a second a record says; none is worth a warning where there are
+    some."""
     for key, value in rates(record).items():
         if value is not None:
             return _frames_a_second(key, value, found)

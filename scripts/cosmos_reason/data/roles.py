@@ -110,7 +110,7 @@ class Column(NamedTuple):
 
     @property
     def written(self) -> str:
-        """The role as a flag writes it."""
+        """Return the role as a flag writes it."""
         for word, details in DETAILS.items():
             if self == self._replace(**details):
                 return word
@@ -122,14 +122,14 @@ def family(role: str) -> str:
 
 
 def column(role: str, name: str, source: str) -> Column:
-    """The column `name` with a role as flags write it."""
+    """Return the column `name` with a role as flags write it."""
     details = {"role": role} | DETAILS.get(role, {})
     return Column(name, source=source, **details)
 
 
 def of_flags(given: Sequence[str]) -> list[Column]:
-    """The columns of `--column ROLE=COLUMN`. Raises Failure for what is no role, and for a role
-    given twice that one column has."""
+    """Return the columns of `--column ROLE=COLUMN`. Raises Failure for what is no role, and for a
+    role given twice that one column has."""
     declared: list[Column] = []
     for word in given:
         role, _, name = word.partition("=")
@@ -155,10 +155,10 @@ def resolve(
     saved: Sequence[Column] | None,
     problems: list[f.Finding],
 ) -> list[Column]:
-    """The columns of a table that have a role. Sources in order: flags, then a saved mapping, which
-    is whole, else the table of published sets and exact names. A later one gives no role that an
-    earlier one gave, and none to a column that has one. A declared column that there is not joins
-    the `problems`."""
+    """Return the columns of a table that have a role. Sources in order: flags, then a saved
+    mapping, which is whole, else the table of published sets and exact names. A later one gives no
+    role that an earlier one gave, and none to a column that has one. A declared column that there
+    is not joins the `problems`."""
     chosen = [one._replace(name=_present(one, cells, problems)) for one in declared]
     if saved is not None:
         there = [one._replace(name=_present(one, cells, problems)) for one in saved]
@@ -186,14 +186,14 @@ def resolve(
 
 
 def _left(earlier: list[Column], later: list[Column]) -> list[Column]:
-    """The later columns whose role, and whose column, no earlier source took."""
+    """Return the later columns whose role, and whose column, no earlier source took."""
     families = {one.family for one in earlier if one.role != "ignore"}
     used = {one.name for one in earlier}
     return [one for one in later if one.family not in families and one.name not in used]
 
 
 def _present(one: Column, cells: Cells, problems: list[f.Finding]) -> str:
-    """The name of a declared column; "" where there is none of that name and none alike."""
+    """Return the name of a declared column; "" where there is none of that name and none alike."""
     if one.name in cells:
         return one.name
     alike = [other for other in cells if other.strip().lower() == one.name.strip().lower()]
@@ -235,7 +235,8 @@ def _missing(role: str, likely: str, cells: Cells) -> f.Finding:
 
 
 def asking(cells: Cells, chosen: Sequence[Column]) -> str:
-    """The one column without a role whose texts all end with a question mark, to be proposed."""
+    """Return the one column without a role whose texts all end with a question mark, to be
+    proposed."""
     used = {one.name for one in chosen}
     return _only(cells, lambda name: name not in used and _are_questions(cells[name]))
 
@@ -248,8 +249,8 @@ def _are_questions(values: list) -> bool:
 
 
 def _may_be_labels(name: str, values: list) -> bool:
-    """Whether a column can be proposed as labels: it has several values of which some repeat, and
-    is neither an id of rows, an option, nor of a MEANING."""
+    """Return whether a column can be proposed as labels: it has several values of which some
+    repeat, and is neither an id of rows, an option, nor of a MEANING."""
     if OF_ROWS.search(name) or options.NUMBERED.fullmatch(name) or meaning(name):
         return False
     filled = [cell_text(value) for value in values if value not in (None, "")]
@@ -262,14 +263,14 @@ def _name_media(values: list) -> bool:
 
 
 def unused(cells: Cells, chosen: Sequence[Column]) -> list[str]:
-    """The columns without a role that hold something."""
+    """Return the columns without a role that hold something."""
     used = {one.name for one in chosen}
     return [name for name in cells if name not in used and any(map(cell_text, cells[name]))]
 
 
 @functools.cache
 def meaning(name: str) -> str:
-    """What a column may mean by the words of its name; "" for nothing of MEANINGS."""
+    """Return what a column may mean by the words of its name; "" for nothing of MEANINGS."""
     words = {word.lower() for word in WORDS.findall(name)}
     if name.lower() in BEGIN_NAMES | END_NAMES:
         return TIME
@@ -277,8 +278,8 @@ def meaning(name: str) -> str:
 
 
 def offered(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[str]:
-    """Those of the unused columns `names` that may hold the options of answers that are all one
-    letter or a small number: as many texts in each row as the answers count, or more."""
+    """Return those of the unused columns `names` that may hold the options of answers that are all
+    one letter or a small number: as many texts in each row as the answers count, or more."""
     texts = [
         name
         for name in names
@@ -294,8 +295,8 @@ def offered(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[
 
 
 def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
-    """ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the unit
-    that these say, or for the one column of both; [] where they are not one of each."""
+    """Return ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the
+    unit that these say, or for the one column of both; [] where they are not one of each."""
     if len(names) == 1 and all(isinstance(value, list) for value in cells[names[0]]):
         return [f"start={names[0]}", f"end={names[0]}"]
     roles = []
@@ -311,7 +312,7 @@ def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
 
 
 def cell_text(value: object) -> str:
-    """What stands in a cell, as text: "" for nothing, JSON for lists and objects."""
+    """Return what stands in a cell, as text: "" for nothing, JSON for lists and objects."""
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):

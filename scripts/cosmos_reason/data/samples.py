@@ -42,12 +42,13 @@ class Media(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All files that the record names."""
+        """Return all files that the record names."""
         return self.pictures or (self.path,)
 
     @property
     def may_be_folder(self) -> bool:
-        """Whether the name could be that of a folder of pictures: no file of a clip has it."""
+        """Return whether the name could be that of a folder of pictures: no file of a clip has
+        it."""
         return self.kind == "video" and not names_medium(self.path)
 
 
@@ -65,7 +66,8 @@ class Sample(NamedTuple):
     reasoning: str = ""
 
     def questions(self) -> list[Question]:
-        """One per assistant turn; its id is the sample's, `<id>#2` for the second and so on."""
+        """Return one question per assistant turn; its id is the sample's, `<id>#2` for the second
+        and so on."""
         found = []
         for position, turn in enumerate(self.turns):
             if turn.role != "assistant" or position == 0:
@@ -90,9 +92,9 @@ class Question(NamedTuple):
 
 
 def responses(samples: list[Sample], mode: str) -> list[Sample]:
-    """The samples with the texts to train on. A `response_mode` says what becomes of reasoning
-    beside the answers: "answer" leaves it out, "think" writes it before them, "hybrid" gives both
-    forms of all samples, first without."""
+    """Return the samples with the texts to train on. A `response_mode` says what becomes of
+    reasoning beside the answers: "answer" leaves it out, "think" writes it before them, "hybrid"
+    gives both forms of all samples, first without."""
     if mode == "answer" or not any(sample.reasoning for sample in samples):
         return samples
     thinking = [_thinking(sample) if sample.reasoning else sample for sample in samples]
@@ -108,7 +110,7 @@ def _thinking(sample: Sample) -> Sample:
 
 
 def thought_apart(answer: str) -> tuple[str, str]:
-    """(reasoning, answer) of an answer that may begin with its reasoning; "" without one."""
+    """Return (reasoning, answer) of an answer that may begin with its reasoning; "" without one."""
     thought = THOUGHTFUL.fullmatch(answer)
     return (thought[1], thought[2]) if thought else ("", answer)
 
@@ -120,7 +122,7 @@ def bare_thought(text: str) -> str:
 
 
 def untagged(answer: str) -> str:
-    """What stands in <answer>; any other answer as it is."""
+    """Return what stands in <answer>; any other answer as it is."""
     tagged = ANSWER_TAGS.fullmatch(answer)
     return tagged[1].strip() if tagged else answer
 
@@ -130,12 +132,14 @@ def is_void(text: str) -> bool:
 
 
 def alike(text: str) -> str:
-    """The same for answers that differ in case, blanks, a full stop or the zeros of 1.0 only."""
+    """Return the same for answers that differ in case, blanks, a full stop or the zeros of 1.0
+    only."""
     return WHOLE.sub(r"\1", " ".join(text.casefold().split()).removesuffix("."))
 
 
 def in_one_form(answers: Sequence[str]) -> list[str]:
-    """The answers, each in the form that most of those alike have, else the first of them."""
+    """Return the answers, each in the form that most of those alike have, else the first of
+    them."""
     forms: dict[str, Counter] = defaultdict(Counter)
     for answer in answers:
         forms[alike(answer)][answer] += 1

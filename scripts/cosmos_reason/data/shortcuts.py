@@ -77,7 +77,8 @@ def check(found: Survey) -> None:
 
 
 def _features(found: Survey) -> dict[str, tuple[np.ndarray, str]]:
-    """{name: (a number of each clip, NaN where it is unknown; the check that tells of it)}."""
+    """Return {name: (a number of each clip, NaN where it is unknown; the check that tells of
+    it)}."""
     import numpy as np
 
     facts = [None] * len(found.clips)
@@ -102,7 +103,7 @@ def _features(found: Survey) -> dict[str, tuple[np.ndarray, str]]:
 
 
 def _binned(values: list[float]) -> np.ndarray:
-    """The values as numbers of bins that hold about equally many."""
+    """Return the values as numbers of bins that hold about equally many."""
     import numpy as np
 
     numbers = np.array(values, float)
@@ -116,7 +117,7 @@ def _binned(values: list[float]) -> np.ndarray:
 
 
 def _numbered(values: list[str | None]) -> np.ndarray:
-    """The values as numbers, NaN for None."""
+    """Return the values as numbers, NaN for None."""
     import numpy as np
 
     numbers: dict[str, int] = {}

@@ -71,7 +71,7 @@ class Frames:
 
     @property
     def stem(self) -> str:
-        """The name of the folder that the first lies in."""
+        """Return the name of the folder that the first lies in."""
         first = self.files[0]
         return posixpath.basename(posixpath.dirname(getattr(first, "key", str(first))))
 
@@ -131,8 +131,8 @@ class Folder:
         return self.root / name
 
     def pictures(self, folder: Path) -> tuple[Path | Held, ...]:
-        """Those of a folder that `find` gave, by their numbers; none where it is no folder. Raises
-        Failure for a folder without pictures."""
+        """Return the pictures of a folder that `find` gave, by their numbers; none where it is no
+        folder. Raises Failure for a folder without pictures."""
         if not folder.is_dir():
             return ()
         return tuple(map(Path, media.pictures_in(folder, 1).files))
@@ -146,7 +146,7 @@ class Folder:
 
     @functools.cached_property
     def by_stem(self) -> dict[str, list[str]]:
-        """The media by their name without its suffix, as many annotations call them."""
+        """Return the media by their name without its suffix, as many annotations call them."""
         found = defaultdict(list)
         for name in filter(names_medium, self.names):
             found[posixpath.splitext(posixpath.basename(name))[0]].append(name)
@@ -154,7 +154,7 @@ class Folder:
 
     @functools.cached_property
     def by_folded_name(self) -> dict[str, set[str]]:
-        """The media by their name, with and without its suffix, as `folded` gives it."""
+        """Return the media by their name, with and without its suffix, as `folded` gives it."""
         found = defaultdict(set)
         for name in filter(names_medium, self.names):
             last = posixpath.basename(name)
@@ -202,7 +202,7 @@ class Repository(Folder):
 
     @functools.cached_property
     def folders(self) -> dict[str, list[str]]:
-        """The pictures of every folder that has some, by the folder's name."""
+        """Return the pictures of every folder that has some, by the folder's name."""
         found = defaultdict(list)
         for name in self.names:
             if name.lower().endswith(media.IMAGE_SUFFIXES):
@@ -211,9 +211,9 @@ class Repository(Folder):
 
 
 def find(files: Folder, name: str, folder: str) -> Path | Held:
-    """The medium that a row of a table in `folder` calls `name`: relative to that folder or to the
-    root, else the one file, or member of an archive near the table, whose path ends most like the
-    name, else a clip that raw data hold. A path that is not there when there is none.
+    """Return the medium that a row of a table in `folder` calls `name`: relative to that folder or
+    to the root, else the one file, or member of an archive near the table, whose path ends most
+    like the name, else a clip that raw data hold. A path that is not there when there is none.
 
     Raises Failure for a name that leaves the root (of a local one an absolute name may), that
     several files fit alike, and where two names would be one file.
@@ -249,13 +249,13 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
 
 
 def folded(name: str) -> str:
-    """The same for names that differ in case, in blanks around them, or in how Unicode writes their
-    letters."""
+    """Return the same text for names that differ in case, in blanks around them, or in how Unicode
+    writes their letters."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).strip().casefold())
 
 
 def near_names(files: Folder, path: str) -> list[str]:
-    """The media whose names differ from the last part of `path` in their folder, or in what
+    """Return the media whose names differ from the last part of `path` in their folder, or in what
     `folded` and zeros before a number make alike."""
 
     def plain(name: str) -> str:
@@ -272,7 +272,7 @@ def near_names(files: Folder, path: str) -> list[str]:
 
 
 def _with_slashes(files: Folder, name: str) -> str:
-    """A name that was written on Windows, without the drive, which is not here."""
+    """Return a name that was written on Windows, without the drive, which is not here."""
     if "\\" not in name or files.has(name):
         return name
     path = PureWindowsPath(name)
@@ -280,7 +280,8 @@ def _with_slashes(files: Folder, name: str) -> str:
 
 
 def _places(name: str, folder: str) -> list[str]:
-    """Where a name in a table of `folder` may lie: relative to that folder, or to the root."""
+    """Return where a name in a table of `folder` may lie: relative to that folder, or to the
+    root."""
     places = [posixpath.normpath(posixpath.join(folder, name))]
     if not posixpath.normpath(name).startswith("../"):
         places.append(posixpath.normpath(name))
@@ -288,7 +289,7 @@ def _places(name: str, folder: str) -> list[str]:
 
 
 def _elsewhere(files: Folder, name: str, place: str) -> Path | Held:
-    """A clip that raw data hold, else a path that is not there."""
+    """Return a clip that raw data hold, else a path that is not there."""
     cut = files.raw.clip(name) if files.raw else None
     if cut is not None:
         return cut
@@ -296,7 +297,7 @@ def _elsewhere(files: Folder, name: str, place: str) -> Path | Held:
 
 
 def find_video(files: Folder, medium: Media, folder: str) -> Medium:
-    """The same as `find`, also for a video that is given as pictures."""
+    """Return the same as `find`, also for a video that is given as pictures."""
     if medium.pictures:
         found = tuple(find(files, name, folder) for name in medium.pictures)
         return Frames(found, medium.fps, is_list=True)
@@ -327,13 +328,13 @@ def transcoded(
 
 
 def files_of(medium: Medium) -> tuple[Path | Held, ...]:
-    """The file of a medium, or all of its pictures."""
+    """Return the file of a medium, or all of its pictures."""
     return medium.files if isinstance(medium, Frames) else (medium,)
 
 
 def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, Path | Held]]:
-    """(path, medium) of the files near a table that have the last part of `name`, and of members of
-    archives unless one of the files ends with the whole of `place`."""
+    """Return (path, medium) of the files near a table that have the last part of `name`, and of
+    members of archives unless one of the files ends with the whole of `place`."""
     last_part = posixpath.basename(name)
     alike = files.by_last_part.get(last_part) or files.by_stem.get(last_part, [])
     if not alike:
@@ -350,8 +351,8 @@ def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, 
 
 
 def _closest(name: str, places: list[str], near: list[tuple[str, Any]]) -> tuple[str, Any] | None:
-    """The one of `near` (paths and what is there) that has most of its last parts in common with
-    one of `places`; None without any. Raises Failure where several have as many."""
+    """Return the one of `near` (paths and what is there) that has most of its last parts in common
+    with one of `places`; None without any. Raises Failure where several have as many."""
     common = [max(_common_parts(place, path) for place in places) for path, _ in near]
     closest = [one for one, parts in zip(near, common, strict=True) if parts == max(common)]
     if len(closest) > 1:
@@ -368,8 +369,8 @@ def _common_parts(one: str, other: str) -> int:
 
 
 def _claimed(files: Folder, path: str, medium: Path | Held, guessed: str = "") -> Path | Held:
-    """`medium`, unless other rows took it under another name: then one of them means a file that is
-    not there. `guessed` is the name of a row that does not tell the file's whole path."""
+    """Return `medium`, unless other rows took it under another name: then one of them means a file
+    that is not there. `guessed` is the name of a row that does not tell the file's whole path."""
     before = files.claims.setdefault(medium, guessed)
     if before != guessed:
         message = (
@@ -382,8 +383,8 @@ def _claimed(files: Folder, path: str, medium: Path | Held, guessed: str = "") -
 
 
 def _beside(folder: str, names: list[str]) -> list[str]:
-    """The files of the subset that a table's folder stands for: another subset may have clips of
-    the same names."""
+    """Return the files of the subset that a table's folder stands for: another subset may have
+    clips of the same names."""
     subset = folder.split("/")[0]
     if subset in ("", "data"):
         return list(names)
@@ -391,8 +392,8 @@ def _beside(folder: str, names: list[str]) -> list[str]:
 
 
 def _packed(files: Folder, folder: str, last: str) -> list[tuple[str, Held]]:
-    """(path as if unpacked where it lies, member) of what is called `last` in the archives near a
-    table."""
+    """Return (path as if unpacked where it lies, member) of what is called `last` in the archives
+    near a table."""
     found = []
     for beside, members in _archives_near(files, folder):
         found += [(_below(beside, path), member) for path, member in members.files.get(last, [])]
@@ -400,8 +401,8 @@ def _packed(files: Folder, folder: str, last: str) -> list[tuple[str, Held]]:
 
 
 def _packed_pictures(files: Folder, name: str, folder: str) -> tuple[Held, ...]:
-    """The pictures of a folder in an archive near a table in `folder`: the folder whose path ends
-    most like `name`; none without one. Raises Failure where several fit alike."""
+    """Return the pictures of a folder in an archive near a table in `folder`: the folder whose path
+    ends most like `name`; none without one. Raises Failure where several fit alike."""
     near = []
     for beside, members in _archives_near(files, folder):
         alike = members.folders.get(posixpath.basename(posixpath.normpath(name)), [])
@@ -411,7 +412,7 @@ def _packed_pictures(files: Folder, name: str, folder: str) -> tuple[Held, ...]:
 
 
 def _archives_near(files: Folder, folder: str) -> Iterator[tuple[str, Members]]:
-    """(the folder it lies in, what it holds) of the archives near a table in `folder`."""
+    """Yield (the folder it lies in, what it holds) of the archives near a table in `folder`."""
     for archive in _beside(folder, files.archives):
         if archive not in files.members:
             files.members[archive] = _members(files.path(archive))
@@ -441,8 +442,8 @@ def _members(archive: Path) -> Members:
 
 
 def tables(files: Folder, subset: str, split: str) -> tuple[dict[str, str], list[str]]:
-    """({table: what its split is called} of a subset and split, tables that are left out), as the
-    dataset card declares them, else by folders and file names.
+    """Return ({table: what its split is called} of a subset and split, tables that are left out),
+    as the dataset card declares them, else by folders and file names.
 
     Without `split` these are train, where there is one, and what is held out. Raises Failure when
     what is asked for is not there, or not clear.
@@ -461,7 +462,7 @@ def tables(files: Folder, subset: str, split: str) -> tuple[dict[str, str], list
 
 
 def _by_default(found: list[str]) -> tuple[list[str], list[str]]:
-    """The tables of train, where there is one, with what is held out; and those left out."""
+    """Return the tables of train, where there is one, with what is held out; and those left out."""
     chosen = found
     if any("train" in _parts(name) for name in found):
         chosen = _with_part("split", "train", found)
@@ -476,7 +477,7 @@ def _by_default(found: list[str]) -> tuple[list[str], list[str]]:
 def _declared_tables(
     files: Folder, splits: dict[str, list[str]], split: str, found: list[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """What `tables` gives, of the splits of a dataset card."""
+    """Return what `tables` gives, of the splits of a dataset card."""
     chosen = _chosen("split", split, splits, "train")
     kept = {}
     left_out = []
@@ -492,14 +493,14 @@ def _declared_tables(
 
 
 def _with_part(role: str, wanted: str, names: list[str]) -> list[str]:
-    """The tables whose folders or names have the part that stands for a subset or split."""
+    """Return the tables whose folders or names have the part that stands for a subset or split."""
     parts = dict.fromkeys(part for name in names for part in _parts(name))
     chosen = _chosen(role, wanted, parts, "train")
     return [name for name in names if chosen in _parts(name)]
 
 
 def plain_tables(files: Folder) -> list[str]:
-    """The tables of a folder that is no dataset of the Hub: all of a kind, or Failure."""
+    """Return the tables of a folder that is no dataset of the Hub: all of a kind, or Failure."""
     found = [name for name in files.names if name.endswith((".csv", ".tsv", ".xlsx", ".jsonl"))]
     near = [name for name in _json_tables(files) if "/" not in name or _is_of_split(name)]
     exports = [name for name in files.names if name.endswith("annotations.xml")]  # as CVAT calls it
@@ -507,7 +508,7 @@ def plain_tables(files: Folder) -> list[str]:
 
 
 def _is_of_split(name: str) -> bool:
-    """Whether a table lies in a folder of the source that has the name of a split."""
+    """Return whether a table lies in a folder of the source that has the name of a split."""
     return name.count("/") == 1 and bool(split_names.of_folders(name))
 
 
@@ -530,8 +531,8 @@ def _of_one_kind(files: Folder, names: list[str]) -> list[str]:
 
 
 def _saved(files: Folder, names: list[str]) -> list[str]:
-    """The names without files that `save_to_disk` did not write, such as caches of the datasets
-    library."""
+    """Return the names without files that `save_to_disk` did not write, such as caches of the
+    datasets library."""
     for state in (name for name in files.names if posixpath.basename(name) == "state.json"):
         folder = posixpath.dirname(state)
         try:
@@ -546,8 +547,8 @@ def _saved(files: Folder, names: list[str]) -> list[str]:
 
 
 def _declared(files: Folder) -> dict[str, dict[str, list[str]]]:
-    """{subset: {split: patterns of files}} from the front matter of README.md; {} when it declares
-    none."""
+    """Return {subset: {split: patterns of files}} from the front matter of README.md; {} when it
+    declares none."""
     import yaml
 
     if "README.md" not in files.names:
@@ -589,7 +590,7 @@ def _matches_any(name: str, patterns: list[str]) -> bool:
 
 
 def _parts(name: str) -> list[str]:
-    """The folders of a table and its name without shard number and suffix."""
+    """Return the folders of a table and its name without shard number and suffix."""
     *folders, last = name.split("/")
     return [*folders, SHARD.sub("", posixpath.splitext(last)[0])]
 

@@ -402,7 +402,7 @@ def _without_missing(
 
 
 def _is_annotation(record: object) -> bool:
-    """Whether it holds its questions; a row of a table may have a question and an answer as
+    """Return whether it holds its questions; a row of a table may have a question and an answer as
     well."""
     if not isinstance(record, dict):
         return False

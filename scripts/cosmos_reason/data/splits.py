@@ -301,7 +301,7 @@ def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[st
 
 
 def _fits(items: dict[str, Item], plan: Plan, share: float, source: dict[str, str]) -> bool:
-    """Whether a share leaves records on either side, at most half of them held out."""
+    """Return whether a share leaves records on either side, at most half of them held out."""
     train, held_out = _sides(items, replace(plan, eval_fraction=share), source)
     return bool(train) and 0 < len(held_out) <= MOST_HELD_OUT * len(items)
 

@@ -73,7 +73,7 @@ class Survey:
     reasoned: int = 0
 
     def used(self) -> Iterator[tuple[int, ...]]:
-        """The clip numbers of every record."""
+        """Yield the clip numbers of every record."""
         start = 0
         for count in self.clip_counts:
             yield tuple(self.clip_numbers[start : start + count])
@@ -132,8 +132,8 @@ class Survey:
 
 
 def listed(annotations: Path, records: Iterable[dict] | None = None) -> Survey:
-    """A survey with no more than `Survey.list` adds, of an annotation file or of the `records` that
-    it will hold. Raises Failure when the file cannot be read."""
+    """Return a survey with no more than `Survey.list` adds, of an annotation file or of the
+    `records` that it will hold. Raises Failure when the file cannot be read."""
     found = Survey(annotations, annotations.parent, str(annotations))
     if records is None:
         source = JsonRecords(annotations)
@@ -168,7 +168,8 @@ def take(annotations: Path, media_path: Path | str, model: str, source: str = ""
 
 
 def short_answer(kind: str, question: str, gt: str) -> str | None:
-    """The answer as a class worth counting: normalised where it can be, None when it is long."""
+    """Return the answer as a class worth counting: normalised where it can be, None when it is
+    long."""
     if kind in answers.SET_TYPES:
         return None
     if kind in ("text", "number"):

@@ -66,7 +66,7 @@ class Rows:
 
 
 def opened(files: Folder, table: str) -> Rows | JsonRecords:
-    """The rows of a table, or the records of a JSON file."""
+    """Return the rows of a table, or the records of a JSON file."""
     path = files.path(table)
     if table.endswith(COLUMNAR):
         return Rows(path, enumerate(_columnar_rows(files, path)))
@@ -89,8 +89,8 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
 
 
 def _array_rows(path: Path) -> list[dict]:
-    """The rows of a file with an array on each line, whose first are the names of the columns
-    (SUTD-TrafficQA); none of any other file."""
+    """Return the rows of a file with an array on each line, whose first are the names of the
+    columns (SUTD-TrafficQA); none of any other file."""
     with path.open(encoding="utf-8-sig", errors="replace") as handle:
         if handle.read(1) != "[":
             return []
@@ -109,14 +109,15 @@ def _array_rows(path: Path) -> list[dict]:
 
 
 def flat_rows(path: Path) -> Iterator[dict]:
-    """The rows of a workbook, or of a table with a header, separated by commas, semicolons, tabs or
-    bars."""
+    """Return the rows of a workbook, or of a table with a header, separated by commas, semicolons,
+    tabs or bars."""
     is_workbook = path.name.lower().endswith(WORKBOOK)
     return (row for _, row in (_sheet_rows if is_workbook else _numbered_rows)(path) if row)
 
 
 def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
-    """(its number, row) as a spreadsheet shows them: the header is row 1; {} for a blank one."""
+    """Yield (its number, row) as a spreadsheet shows them: the header is row 1; {} for a blank
+    one."""
     try:
         with path.open(encoding=_encoding(path), newline="") as handle:
             header = handle.readline()
@@ -136,7 +137,8 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int, dict]]:
-    """(its number, row) of the lines below the first that holds something. Raises ValueError."""
+    """Yield (its number, row) of the lines below the first that holds something. Raises
+    ValueError."""
     numbered = enumerate(lines, 1)
     names = next((cells for _, cells in numbered if any(cells)), [])
     for column, times in Counter(names).items():
@@ -286,15 +288,15 @@ def _refuse_data_as_names(path: Path, names: list[str]) -> None:
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8, but for a file that begins as UTF-16, which Excel calls Unicode text."""
+    """Return UTF-8, but for a file that begins as UTF-16, which Excel calls Unicode text."""
     with path.open("rb") as handle:
         return "utf-16" if handle.read(2) in UTF_16 else "utf-8-sig"
 
 
 def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:
-    """Rows of a parquet file, or of an arrow file as `save_to_disk` writes it; class numbers as
-    their names. Clips in cells are not kept: a name stands for them, and `files.held` knows where
-    to read them again."""
+    """Yield the rows of a parquet file, or of an arrow file as `save_to_disk` writes it; class
+    numbers as their names. Clips in cells are not kept: a name stands for them, and `files.held`
+    knows where to read them again."""
     number = 0
     piece = _piece(path, number)
     while piece is not None:
@@ -312,7 +314,7 @@ def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:
 
 
 def _class_names(piece) -> dict[str, list[str]]:
-    """{column: names of its classes}, as the datasets library writes them into a table."""
+    """Return {column: names of its classes}, as the datasets library writes them into a table."""
     described = json.loads((piece.schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
     return {name: feature["names"] for name, feature in features.items() if "names" in feature}
@@ -337,7 +339,7 @@ def _piece(path: Path, number: int):
 
 
 def _without_bytes(files: Folder, value, cell: tuple, place: int | None = None):
-    """The value of a cell with a name in the place of each medium."""
+    """Return the value of a cell with a name in the place of each medium."""
     if isinstance(value, list) and place is None:
         return [_without_bytes(files, part, cell, number) for number, part in enumerate(value)]
     named, content = _medium_of(value)
@@ -350,14 +352,14 @@ def _without_bytes(files: Folder, value, cell: tuple, place: int | None = None):
 
 
 def _medium_of(value) -> tuple[str | None, bytes | None]:
-    """(name, bytes) of a medium, which the datasets library stores as {"bytes", "path"}."""
+    """Return (name, bytes) of a medium, which the datasets library stores as {"bytes", "path"}."""
     if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
         return value["path"], value["bytes"]
     return None, value if isinstance(value, bytes) else None
 
 
 def _cell_bytes(path: Path, number: int, column: str, offset: int, place: int | None) -> bytes:
-    """The bytes of a clip that stands in a cell, or at a place of the list in it."""
+    """Return the bytes of a clip that stands in a cell, or at a place of the list in it."""
     value = _piece(path, number).column(column)[offset].as_py()
     if place is not None:
         value = value[place]

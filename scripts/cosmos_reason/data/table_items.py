@@ -56,7 +56,7 @@ FOLDER = "folder"  # stands for a column: the names of the folders of tables
 
 
 def labelled_by_folder(files: Folder, split: str) -> list[Row]:
-    """One row per medium of a source without tables, whose folder names are the labels."""
+    """Return one row per medium of a source without tables, whose folder names are the labels."""
     rows = []
     for name in files.names:
         if not names_medium(name):
@@ -82,8 +82,8 @@ def items(
     problems: list[f.Finding],
     splits: list[str],
 ) -> Iterator[Item]:
-    """An item for each question of each row: what its columns are is declared or known by their
-    names (`roles`), the question is the row's own, or made of templates or of the labels, and
+    """Yield an item for each question of each row: what its columns are is declared or known by
+    their names (`roles`), the question is the row's own, or made of templates or of the labels, and
     `splits` say what a row's split is called.
 
     What is wrong joins the `problems`, and reading goes on, so that one run says all.
@@ -176,8 +176,8 @@ def _unused(
 
 
 def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
-    """The first column without a role whose cells name splits, one that is held out among them:
-    whether to keep to it is for the user to say."""
+    """Return the first column without a role whose cells name splits, one that is held out among
+    them: whether to keep to it is for the user to say."""
     for name in unused:
         counts = Counter(split_names.exact(cell_text(value)) for value in cells[name])
         is_split = split_names.HELD_OUT & counts.keys() and "" not in counts
@@ -195,7 +195,7 @@ def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
 def _table(
     rows: list[Row], files: Folder, reading: Reading, problems: list[f.Finding]
 ) -> tuple[roles.Cells, list[Column]]:
-    """What stands in the columns of all rows, and the columns that have a role."""
+    """Return what stands in the columns of all rows, and the columns that have a role."""
     names = dict.fromkeys(name for row in rows for name in row.values)
     cells = {name: [row.values.get(name) for row in rows] for name in names}
     folders = {row.folder for row in rows}

@@ -42,7 +42,7 @@ class Placed(NamedTuple):
 
     @property
     def whole(self) -> str | dict:
-        """How it is written beside others, each with its own rate."""
+        """Return how it is written beside others, each with its own rate."""
         if not self.are_pictures:
             return self.name
         rate = {"sample_fps": self.fps} if self.fps else {}
@@ -124,7 +124,7 @@ def write(
 
 
 def is_as_written(folder: Path) -> bool:
-    """Whether `write` made it, and no file has been put there or taken away since."""
+    """Return whether `write` made it, and no file has been put there or taken away since."""
     marker = read_json(folder / MARKER) if (folder / MARKER).is_file() else None
     return isinstance(marker, dict) and marker.get("names") == _names(folder)
 

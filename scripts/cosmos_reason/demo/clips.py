@@ -40,7 +40,7 @@ class Scene:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scene:
-        """A scene by chance. The order of the draws is part of what a seed means."""
+        """Return a scene by chance. The order of the draws is part of what a seed means."""
         radius = rng.randint(6, 9)
         colour = rng.choice(list(COLOURS))
         shape = rng.choice(SHAPES)
@@ -55,7 +55,7 @@ class Scene:
         )
 
     def frame(self, time: float):
-        """The picture at `time` in 0..1 as uint8 [SIZE, SIZE, 3]."""
+        """Return the picture at `time` in 0..1 as uint8 [SIZE, SIZE, 3]."""
         import numpy as np
 
         dx, dy = DIRECTIONS[self.direction]

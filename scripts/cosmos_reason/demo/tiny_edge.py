@@ -174,7 +174,7 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
 
 
 def generator_tensors(text: dict) -> dict[str, tuple[int, ...]]:
-    """What the generator has besides, as the published shards hold it."""
+    """Return what the generator has besides, as the published shards hold it."""
     width, inner, head = text["hidden_size"], text["intermediate_size"], text["head_dim"]
     queries = text["num_attention_heads"] * head
     keys = text["num_key_value_heads"] * head

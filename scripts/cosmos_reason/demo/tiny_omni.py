@@ -198,8 +198,8 @@ _GENERATOR_ATTENTION = {
 
 
 def _tower(text: dict, projections: dict[str, str], suffix: str) -> dict[str, tuple[int, ...]]:
-    """The layers of one tower; `projections` names its attention tensors, `suffix` marks its layer
-    norms and MLP."""
+    """Return the layers of one tower; `projections` names its attention tensors, `suffix` marks its
+    layer norms and MLP."""
     width, inner, head = text["hidden_size"], text["intermediate_size"], text["head_dim"]
     queries = text["num_attention_heads"] * head
     keys = text["num_key_value_heads"] * head
@@ -241,7 +241,7 @@ def transformer_tensors(
 def _inputs_and_outputs(
     width: int, latent: int, time: int, domains: int, action: int, sound: int
 ) -> dict:
-    """The layers that bring images, actions and sound into the generator and out of it."""
+    """Return the layers that bring images, actions and sound into the generator and out of it."""
     linears = {
         "proj_in": (width, latent),
         "proj_out": (latent, width),
@@ -265,7 +265,7 @@ def _inputs_and_outputs(
 
 
 def vision_tensors(config: dict) -> dict[str, tuple[int, ...]]:
-    """The vision tower as published: the names of Qwen3-VL without their prefix."""
+    """Return the vision tower as published: the names of Qwen3-VL without their prefix."""
     tensors = {}
     for name, shape in qwen3_vl.expected_tensors(config).items():
         if name.startswith(qwen3_vl.VISION):

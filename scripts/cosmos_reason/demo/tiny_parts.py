@@ -119,7 +119,8 @@ def write_shards(
 
 
 def _initial(name: str, shape: tuple[int, ...], seed: int) -> bytes:
-    """Bfloat16 bytes: zeros for biases, ones for norms, normal numbers for everything else."""
+    """Return bfloat16 bytes: zeros for biases, ones for norms, normal numbers for everything
+    else."""
     import numpy as np
 
     if "norm" in name and len(shape) == 1:

@@ -70,7 +70,7 @@ class Encoder:
         }
 
     def patches(self, vision: Vision) -> torch.Tensor:
-        """float32 [t*h*w, 3*temporal_patch*patch*patch], patches ordered in merge blocks as
+        """Return float32 [t*h*w, 3*temporal_patch*patch*patch], patches ordered in merge blocks as
         the model expects."""
         t, h, w = self.sampler.grid(vision)
         m, p = self.merge_size, self.patch_size
@@ -85,7 +85,7 @@ class Encoder:
         return torch.empty(0, 3 * self.temporal_patch_size * self.patch_size**2)
 
     def placeholder(self, vision: Vision) -> str:
-        """The text that stands for one medium."""
+        """Return the text that stands for one medium."""
         t, h, w = self.sampler.grid(vision)
         writes_times = vision.kind == "video" and self.family.writes_times
         steps = 1 if writes_times else t
@@ -109,8 +109,8 @@ class Encoder:
         prompt: bool,
         thinks: bool = False,
     ) -> str:
-        """The chat text of `turns` with every medium expanded; media stand at the start of the
-        first user turn. `thinks`: the answer to come begins with a thought."""
+        """Return the chat text of `turns` with every medium expanded; media stand at the start of
+        the first user turn. `thinks`: the answer to come begins with a thought."""
         messages = chat(turns, [{"type": item.kind} for item in media_items])
         options = {"enable_thinking": thinks} if self.family.opens_thought else {}
         rest = self.tokenizer.apply_chat_template(
@@ -124,13 +124,13 @@ class Encoder:
         return "".join([*pieces, rest])
 
     def mark(self, kind: str) -> str:
-        """What the chat template writes for a medium."""
+        """Return what the chat template writes for a medium."""
         return self.tokens["vision_start"] + self.tokens[kind] + self.tokens["vision_end"]
 
     def segments(self, turns: Sequence[Turn], media_items, visions) -> list[tuple[str, bool]]:
-        """(text, carries loss) pieces of a conversation. Loss falls on each assistant text and its
-        end token only, and pieces are tokenized apart, so that a prompt has the same tokens here
-        as in generation."""
+        """Return (text, carries loss) pieces of a conversation. Loss falls on each assistant text
+        and its end token only, and pieces are tokenized apart, so that a prompt has the same tokens
+        here as in generation."""
         end_token = self.tokenizer.eos_token
         pieces = []
         rendered = ""
@@ -154,8 +154,8 @@ class Encoder:
     def encode_training(
         self, sample: Sample, system_prompt: str, known: Sequence[Outline] | None = None
     ) -> dict[str, torch.Tensor]:
-        """Inputs and labels of one conversation, without pixels where its media are `known`. Raises
-        Failure when it does not fit `max_length` (never truncated)."""
+        """Return inputs and labels of one conversation, without pixels where its media are `known`.
+        Raises Failure when it does not fit `max_length` (never truncated)."""
         turns = with_system(sample.turns, system_prompt)
         if known is None:
             visions = [self.sampler.load(item) for item in sample.media]
@@ -186,7 +186,7 @@ class Encoder:
     def encode_prompt(
         self, turns: Sequence[Turn], media_items: Sequence[Media]
     ) -> dict[str, torch.Tensor]:
-        """Inputs of a conversation that waits for the assistant's next words."""
+        """Return inputs of a conversation that waits for the assistant's next words."""
         visions = [self.sampler.load(item) for item in media_items]
         text = self.render(
             turns, media_items, visions, prompt=True, thinks=self.opening(turns) != ""
@@ -194,8 +194,8 @@ class Encoder:
         return self._tensors(self.tokenizer(text, add_special_tokens=False)["input_ids"], visions)
 
     def opening(self, turns: Sequence[Turn]) -> str:
-        """What the template writes of the answer to come itself: the begin of the thought that the
-        question, or the system prompt, asks for."""
+        """Return what the template writes of the answer to come itself: the begin of the thought
+        that the question, or the system prompt, asks for."""
         is_asked = any("<think>" in turn.text for turn in turns if turn.role != "assistant")
         return "<think>\n" if self.family.opens_thought and is_asked else ""
 
@@ -222,13 +222,11 @@ class Encoder:
         return inputs
 
     def positions(self, kinds: torch.Tensor, visions: Sequence[Vision]) -> torch.Tensor:
-        """int64 [n, 3]: the temporal, vertical and horizontal position of each token. Each text and
-        each block of a medium begins behind the largest position before it.
-
-        As Qwen3-VL, Qwen2.5-VL, vLLM and cosmos-rl count. Of Qwen2.5-VL, transformers 4.52 to 5.17
-        cut the seconds of a step to whole ones, so that at 4 frames per second no time passes, and
-        5.x lets the text after a clip begin before the end of the clip.
-        """
+        """Return int64 [n, 3]: the temporal, vertical and horizontal position of each token. Each
+        text and each block of a medium begins behind the largest position before it. As Qwen3-VL,
+        Qwen2.5-VL, vLLM and cosmos-rl count. Of Qwen2.5-VL, transformers 4.52 to 5.17 cut the
+        seconds of a step to whole ones, so that at 4 frames per second no time passes, and 5.x lets
+        the text after a clip begin before the end of the clip."""
         runs, lengths = torch.unique_consecutive(kinds, return_counts=True)
         blocks = [block for vision in visions for block in self.blocks(vision)]
         pieces = []
@@ -242,8 +240,8 @@ class Encoder:
         return torch.cat(pieces)
 
     def blocks(self, vision: Vision) -> list[torch.Tensor]:
-        """int64 [tokens, 3] of each block of one medium, from 0: a clip whose times are written has
-        one for each step, all else is one."""
+        """Return int64 [tokens, 3] of each block of one medium, from 0: a clip whose times are
+        written has one for each step, all else is one."""
         t, h, w = self.sampler.grid(vision)
         rows, columns = torch.arange(h // self.merge_size), torch.arange(w // self.merge_size)
         if vision.kind == "video" and self.family.writes_times:

@@ -16,8 +16,9 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 
 
 def main(folder: Path, model_type: str, names: str) -> None:
-    """`names` is "of-class" where tensors are stored under the names of the class. Where they are
-    not, the class itself is to find them, which takes the memory of the weights."""
+    """Check that a model loads: `names` is "of-class" where tensors are stored under the names of
+    the class. Where they are not, the class itself is to find them, which takes the memory of the
+    weights."""
     config = AutoConfig.from_pretrained(folder)
     if config.model_type != model_type:
         raise SystemExit(f"model_type is {config.model_type}")

@@ -32,7 +32,7 @@ class Stuck(Exception):
 
 
 def death(problem: Dead) -> str:
-    """What to say of it."""
+    """Return the error message for a dead loader worker."""
     return f"a process that reads records is gone, often for want of host memory ({problem})"
 
 

@@ -48,8 +48,8 @@ class Hardware:
         return torch.autocast(self.device.type, dtype=self.compute, enabled=enabled)
 
     def autocast_for(self, network):
-        """`autocast` where weights are not all in the precision of the arithmetic. Where they are
-        it would compute norms in float32 and each layer would cast them back."""
+        """Return `autocast` where weights are not all in the precision of the arithmetic. Where
+        they are it would compute norms in float32 and each layer would cast them back."""
         for part in network.parameters():
             if part.dtype != self.compute:
                 return self.autocast()
@@ -57,7 +57,8 @@ class Hardware:
 
 
 def choose_hardware(device: str, dtype: str) -> Hardware:
-    """`device` is auto, cpu or cuda; `dtype` is what the spec asks the arithmetic to run in."""
+    """Return the hardware for `device`, which is auto, cpu or cuda; `dtype` is what the spec asks
+    the arithmetic to run in."""
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
         fix = Fix(changes={"custom.transformers_engine.device": "cpu"})
@@ -72,7 +73,7 @@ def choose_hardware(device: str, dtype: str) -> Hardware:
 
 
 def model_folder(name: str, revision: str | None = None) -> Path:
-    """The local folder of a model given as a folder, `ORG/NAME` or `hf_model://ORG/NAME`
+    """Return the local folder of a model given as a folder, `ORG/NAME` or `hf_model://ORG/NAME`
     (downloaded once, and only when its architecture is loaded here)."""
     written = model_names.canonical(name)
     if not written.startswith(model_names.HUB):
@@ -87,8 +88,8 @@ def model_folder(name: str, revision: str | None = None) -> Path:
 
 
 def check_architecture(folder: Path) -> dict:
-    """The model's config. Raises Failure for an architecture that is not loaded here, naming what
-    to do instead, and for a config that does not describe one."""
+    """Return the model's config. Raises Failure for an architecture that is not loaded here, naming
+    what to do instead, and for a config that does not describe one."""
     config = architectures.read_config(folder)
     model_type = config["model_type"]
     layout = families.layout_of(config)
@@ -107,7 +108,8 @@ def check_architecture(folder: Path) -> dict:
 
 
 def load_tokenizer(folder: Path):
-    """The tokenizer of a model folder. Raises Failure for one that cannot render a chat or pad."""
+    """Return the tokenizer of a model folder. Raises Failure for one that cannot render a chat or
+    pad."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as problem:
@@ -166,9 +168,9 @@ def refuse_not_finite(network, folder: Path) -> None:
 
 
 def precision_to_read(folder: Path, dtype: torch.dtype | str) -> torch.dtype | str:
-    """The precision in which weights are read that will be float32 on a device: bfloat16 where all
-    are stored so. They are mapped from their files then, where another precision is a copy of the
-    whole model in host memory, of each process."""
+    """Return the precision in which weights are read that will be float32 on a device: bfloat16
+    where all are stored so. They are mapped from their files then, where another precision is a
+    copy of the whole model in host memory, of each process."""
     if dtype != torch.float32:
         return dtype
     stored, _ = safetensors_files.read_folder(folder)
@@ -185,8 +187,8 @@ def _refuse_without_loader(folder: Path) -> None:
 
 
 def evaluation_folders(table: dict) -> tuple[Path, Path | None]:
-    """The `model` table of an evaluate spec -> the folder of its weights and, of an adapter, that
-    of its base. The tokenizer is the base's, where there is one."""
+    """Return the `model` table of an evaluate spec -> the folder of its weights and, of an adapter,
+    that of its base. The tokenizer is the base's, where there is one."""
     folder = model_folder(table["model_name"])
     config_file = folder / adapters.CONFIG
     is_adapter = config_file.is_file()
@@ -202,7 +204,7 @@ def evaluation_folders(table: dict) -> tuple[Path, Path | None]:
 
 
 def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, device: torch.device):
-    """The model of `evaluation_folders`. Adapters are merged into the base."""
+    """Return the model of `evaluation_folders`. Adapters are merged into the base."""
     if base is None:
         return load_model(folder, dtype, device).train(False)
     from peft import PeftModel
@@ -234,8 +236,8 @@ def add_lora(model, lora: dict, base_name: str):
 
 
 def _lora_targets(model, wanted: list[str] | str) -> list[str]:
-    """Names of linear layers. As in cosmos-rl, `wanted` are substrings of module names, or the
-    string "all-linear" (every linear layer but the output head)."""
+    """Return names of linear layers. As in cosmos-rl, `wanted` are substrings of module names, or
+    the string "all-linear" (every linear layer but the output head)."""
     linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     if wanted == "all-linear":
         return [name for name in linear if name != "lm_head"]
@@ -252,12 +254,12 @@ def _lora_targets(model, wanted: list[str] | str) -> list[str]:
 
 
 def _meant(family: Family, words: list[str], names: list[str]) -> list[str]:
-    """The names of layers that one of the words means."""
+    """Return the names of layers that one of the words means."""
     return [name for name in names if any(family.has_target(word, name) for word in words)]
 
 
 def decoder_layers(network, folder: Path) -> list[torch.nn.Module]:
-    """The text layers of a model of that folder, in their order."""
+    """Return the text layers of a model of that folder, in their order."""
     wanted = FAMILIES[read_json(folder / "config.json")["model_type"]].decoder_layer
     found = []
     for part in network.modules():
@@ -268,8 +270,8 @@ def decoder_layers(network, folder: Path) -> list[torch.nn.Module]:
 
 
 def answer_logits(network, batch: dict, are_answers: torch.Tensor) -> torch.Tensor:
-    """Logits [answers, vocabulary] of the positions that foretell an answer's tokens: are_answers
-    [1, n - 1] tells them of a packed batch of n tokens."""
+    """Return logits [answers, vocabulary] of the positions that foretell an answer's tokens:
+    are_answers [1, n - 1] tells them of a packed batch of n tokens."""
     hidden = network.model(**batch, use_cache=False).last_hidden_state[:, :-1]
     return network.lm_head(hidden[are_answers])
 

@@ -55,7 +55,7 @@ def _outlast(parent: int) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody asked about does not."""
+    """Return whether a process runs; one that has ended and that nobody asked about does not."""
     try:
         os.kill(process, 0)
         facts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")

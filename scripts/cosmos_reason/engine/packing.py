@@ -21,8 +21,8 @@ NOT_OF_A_PASS = {"mm_token_type_ids", OUTLINES}
 
 
 def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices of the records of each pass, at most `budget` tokens in each; a longer record has a
-    pass of its own. First-fit decreasing: few passes, and the same ones in every run."""
+    """Return indices of the records of each pass, at most `budget` tokens in each; a longer record
+    has a pass of its own. First-fit decreasing: few passes, and the same ones in every run."""
     passes: list[list[int]] = []
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
@@ -37,7 +37,7 @@ def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def pack(samples: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor | int]:
-    """One row of all records, with the positions that each has alone; media are joined.
+    """Return one row of all records, with the positions that each has alone; media are joined.
     `record_starts`: int32 [records + 1], where each begins, and the end."""
     columns: dict[str, list[torch.Tensor]] = {}
     for sample in samples:
@@ -75,12 +75,10 @@ def attend(
     longest_record: int | None = None,
     **_,
 ) -> tuple[torch.Tensor, None]:
-    """[1, heads, n, width] -> [1, n, heads, width]. Vision blocks say their frames or windows by
-    `cu_seq_lens_q` and `max_length_q`, which come before the records of the text.
-
-    Pieces of one length are a batch for torch's own attention, whose kernels are fastest; others
-    take flash attention of variable length where GPU and precision allow it, else a call each.
-    """
+    """Attend: [1, heads, n, width] -> [1, n, heads, width]. Vision blocks say their frames or
+    windows by `cu_seq_lens_q` and `max_length_q`, which come before the records of the text. Pieces
+    of one length are a batch for torch's own attention, whose kernels are fastest; others take
+    flash attention of variable length where GPU and precision allow it, else a call each."""
     starts, longest = record_starts, longest_record
     if cu_seq_lens_q is not None:
         starts, longest = cu_seq_lens_q, max_length_q
@@ -107,7 +105,7 @@ def attend(
 
 
 def has_flash_attention() -> bool:
-    """Whether torch's flash attention runs on this GPU (Ampere and later)."""
+    """Return whether torch's flash attention runs on this GPU (Ampere and later)."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
 
 

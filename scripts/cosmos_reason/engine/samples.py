@@ -29,12 +29,12 @@ class Samples(torch.utils.data.Dataset):
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Inputs | Failure:
-        """A Failure is returned, not raised: torch would make a RuntimeError of it on its way out
-        of a worker."""
+        """Return the sample, or the Failure of one that cannot be read, not raised: torch would
+        make a RuntimeError of it on its way out of a worker."""
         return self.outlined(index, None)
 
     def outlined(self, index: int, known: Sequence[Outline] | None) -> Inputs | Failure:
-        """The sample without pixels where the outlines of its media are known."""
+        """Return the sample without pixels where the outlines of its media are known."""
         try:
             return self.encoder.encode_training(self.samples[index], self.system_prompt, known)
         except Failure as failure:
@@ -42,8 +42,8 @@ class Samples(torch.utils.data.Dataset):
 
 
 def for_a_pipe(inputs: Inputs) -> dict:
-    """What a process that reads hands over: pixels go through shared memory, the rest as arrays
-    through the pipe, where a handle for each tensor would cost more."""
+    """Return what a process that reads hands over: pixels go through shared memory, the rest as
+    arrays through the pipe, where a handle for each tensor would cost more."""
     arrays = dict(inputs)
     for key in inputs.keys() - MEDIA_KEYS:
         if isinstance(inputs[key], torch.Tensor):
@@ -67,10 +67,10 @@ def raise_failures(samples: Sequence[Inputs | Failure]) -> None:
 
 
 def have_media(samples: Sequence[Inputs]) -> bool:
-    """Whether one of the samples has an image or a clip."""
+    """Return whether one of the samples has an image or a clip."""
     return any(MEDIA_KEYS & sample.keys() for sample in samples)
 
 
 def loss_tokens(samples: Sequence[Inputs]) -> int:
-    """How many positions of the samples carry loss."""
+    """Return how many positions of the samples carry loss."""
     return sum(int((sample["labels"] != IGNORED).sum()) for sample in samples)

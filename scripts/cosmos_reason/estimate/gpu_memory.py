@@ -53,8 +53,8 @@ FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 
 
 def geometry(model: str) -> Geometry | None:
-    """The widths of a known model or of a local folder's config.json; None when they cannot be
-    known."""
+    """Return the widths of a known model or of a local folder's config.json; None when they cannot
+    be known."""
     named = site.MODELS.get(model, model.removeprefix(model_names.HUB))
     known = bundle.skill_info()["models"].get(named)
     if known:
@@ -101,7 +101,7 @@ class Plan:
     accumulates: bool = True
 
     def _hits(self, path: str) -> bool:
-        """Whether a linear layer of that name gets an adapter."""
+        """Return whether a linear layer of that name gets an adapter."""
         targets = self.lora_targets
         return "all-linear" in targets or any(
             self.geometry.family.has_target(target, path) for target in targets
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def adapted(self) -> list[tuple[int, int]]:
-        """(in, out) of the linear layers of a language layer that get an adapter."""
+        """Return (in, out) of the linear layers of a language layer that get an adapter."""
         if not self.lora_rank:
             return []
         sizes = self.geometry
@@ -210,7 +210,8 @@ def _gathered(plan: Plan) -> dict[str, float]:
 
 
 def _backward_begins(plan: Plan) -> dict[str, float]:
-    """Every activation is there, and of gradients those of earlier passes."""
+    """Return the memory when the backward pass begins: every activation is there, and of gradients
+    those of earlier passes."""
     sizes = plan.geometry
     states = _states(plan)
     if not plan.lora_rank and not plan.accumulates:
@@ -229,7 +230,8 @@ def _backward_begins(plan: Plan) -> dict[str, float]:
 
 
 def _backward_ends(plan: Plan) -> dict[str, float]:
-    """Every gradient is there but the last ones, and the activations of the vision tower."""
+    """Return the memory when the backward pass ends: every gradient is there but the last ones, and
+    the activations of the vision tower."""
     sizes = plan.geometry
     states = _states(plan)
     others = sizes.other_parameters
@@ -254,7 +256,7 @@ def _sum(terms_of_a_moment: dict[str, float]) -> float:
 
 
 def _kept(plan: Plan) -> dict[str, float]:
-    """What the forward pass of a training leaves."""
+    """Return what the forward pass of a training leaves."""
     sizes = plan.geometry
     tokens = plan.tokens * plan.batch
     is_float32 = plan.master == 4 and not plan.sharded_engine and not plan.lora_rank
@@ -282,7 +284,7 @@ def _decoder_work(plan: Plan) -> float:
 
 
 def _features(plan: Plan) -> float:
-    """What the tower gives, deepstack with it."""
+    """Return what the tower gives, deepstack with it."""
     sizes = plan.geometry
     return plan.vision_tokens * plan.batch * sizes.mergers * sizes.hidden * ACTIVATION
 
@@ -319,7 +321,7 @@ def _forward_only(plan: Plan) -> dict[str, float]:
 
 
 def _rollout(plan: Plan, gpu: float) -> dict[str, float]:
-    """What a policy holds for a vllm on its own GPU, and what that takes."""
+    """Return what a policy holds for a vllm on its own GPU, and what that takes."""
     if not plan.rollout_share:
         return {}
     weights = plan.geometry.parameters * ACTIVATION / plan.shards
@@ -340,7 +342,7 @@ def least_of_engine(plan: Plan) -> float:
 
 
 def shares(plan: Plan, gpu: float) -> tuple[float, float]:
-    """(least, largest) part of a GPU of `gpu` GiB that vllm can have beside the policy, in
+    """Return (least, largest) part of a GPU of `gpu` GiB that vllm can have beside the policy, in
     hundredths; none when the least is the larger."""
     beside = total(dataclasses.replace(plan, rollout_share=1.0), gpu) - gpu
     least = math.ceil(100 * least_of_engine(plan) / gpu) / 100
@@ -348,7 +350,7 @@ def shares(plan: Plan, gpu: float) -> tuple[float, float]:
 
 
 def verdict(needed: float, gpu: float) -> str:
-    """Whether `needed` GiB fit on a GPU of `gpu` GiB."""
+    """Return whether `needed` GiB fit on a GPU of `gpu` GiB."""
     if needed > gpu:
         return DOES_NOT_FIT
     if needed > TIGHT_ABOVE * gpu:
@@ -357,15 +359,15 @@ def verdict(needed: float, gpu: float) -> str:
 
 
 def of_gpu(plan: Plan, gpu: float) -> str:
-    """Whether a plan fits on a GPU of `gpu` GiB: vllm beside a policy has to start, too."""
+    """Return whether a plan fits on a GPU of `gpu` GiB: vllm beside a policy has to start, too."""
     if plan.rollout_share and plan.rollout_share * gpu < least_of_engine(plan):
         return DOES_NOT_FIT
     return verdict(total(plan, gpu), gpu)
 
 
 def of_spec(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | None:
-    """The plan of a spec (a `Case`) whose longest sample has so many tokens; None for a model
-    of unknown size."""
+    """Return the plan of a spec (a `Case`) whose longest sample has so many tokens; None for a
+    model of unknown size."""
     if case.action in actions.TRAINING:
         return _training_plan(case, tokens, vision_tokens, text_tokens)
     sizes = geometry(case(case.params.get("base", "")) or case.model)
@@ -433,8 +435,8 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
 
 
 def _records_of_a_pass(case, tokens: int) -> int:
-    """Of so many tokens each. The embedded engine packs what fits the GPU, unless it is told how
-    much."""
+    """Return how many records of so many tokens a pass has. The embedded engine packs what fits the
+    GPU, unless it is told how much."""
     if case.cosmos:
         return case("train.train_policy.mini_batch")
     asked = case(TOKENS_PER_PASS) or 0
@@ -442,7 +444,7 @@ def _records_of_a_pass(case, tokens: int) -> int:
 
 
 def _accumulates(case, tokens: int) -> bool:
-    """Whether a step of a training may take several passes."""
+    """Return whether a step of a training may take several passes."""
     if case.cosmos:
         return True
     room = case(TOKENS_PER_PASS) or ENOUGH_TOKENS
@@ -451,8 +453,8 @@ def _accumulates(case, tokens: int) -> bool:
 
 
 def _shards(case) -> int:
-    """Over how many GPUs the states of a training are spread. The embedded engine has an adapter
-    and its base whole on every rank."""
+    """Return over how many GPUs the states of a training are spread. The embedded engine has an
+    adapter and its base whole on every rank."""
     shards = case("policy.parallelism.dp_shard_size")
     if case.cosmos:
         return shards * case("policy.parallelism.tp_size")
@@ -462,8 +464,8 @@ def _shards(case) -> int:
 def cheapest_fix(
     plan: Plan, gpu: float, most_gpus: int, token_pixels: int
 ) -> tuple[Fix, float] | None:
-    """The first change, in order of what it costs, with which the plan fits on GPUs of `gpu` GiB,
-    and GiB then; several when no single one is enough; None when all of them are not.
+    """Return the first change, in order of what it costs, with which the plan fits on GPUs of `gpu`
+    GiB, and GiB then; several when no single one is enough; None when all of them are not.
     `token_pixels`: pixels that make one vision token, 0 where frames have a size that is given."""
     single = [(Fix(), plan)] if plan.rollout_share else []
     several = []
@@ -490,8 +492,8 @@ def cheapest_fix(
 
 
 def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fix, dict]]:
-    """(change of the spec, of the plan): free ones first, then slower, then those that
-    change the result."""
+    """Yield (change of the spec, of the plan): free ones first, then slower, then those that change
+    the result."""
     if not plan.train:
         if plan.batch > 1:
             yield Fix(changes={"evaluation.batch_size": 1}), {"batch": 1}
@@ -530,7 +532,7 @@ def _one_record_a_pass(plan: Plan) -> Fix:
 
 
 def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
-    """Those of the engines that shard every model."""
+    """Yield the changes of the engines that shard every model."""
     if not plan.fused_loss and not plan.is_rl:
         yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
     yield from _more_shards(plan, most_gpus)
@@ -540,7 +542,7 @@ def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
 
 
 def _shorter_completions(plan: Plan) -> Iterator[tuple[Fix, dict]]:
-    """Of GRPO, whose policy makes logits of every position."""
+    """Yield the changes of GRPO, whose policy makes logits of every position."""
     for parts in (2, 4, 8, 16):
         fewer = plan.new_tokens - plan.new_tokens // parts
         if plan.is_rl and plan.new_tokens // parts >= 128:

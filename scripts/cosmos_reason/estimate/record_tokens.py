@@ -57,10 +57,10 @@ class RecordTokens(NamedTuple):
 
 
 def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
-    """Tokens of every record of a dataset under a training or evaluation spec, in record order:
-    with the spec's system prompt; reasoning counts when its response_mode trains on it, and the
-    last answer unless it is to be generated. With the tokenizer that the facts were counted with,
-    the number is the one that the embedded engine encodes.
+    """Return tokens of every record of a dataset under a training or evaluation spec, in record
+    order: with the spec's system prompt; reasoning counts when its response_mode trains on it, and
+    the last answer unless it is to be generated. With the tokenizer that the facts were counted
+    with, the number is the one that the embedded engine encodes.
 
     `facts` is the path of a dataset_facts.json, or its two tables (clips, records) in memory. Clips
     that could not be read count nothing: the dataset check reported them. Raises Failure for bad
@@ -86,8 +86,8 @@ def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
 
 
 def frames_that_fit(facts, rows: list[int], spec: dict, limit: int) -> tuple[str, int]:
-    """(key, most frames) with which these rows of a dataset's two tables cost at most `limit`
-    tokens; 0 when no number of frames does."""
+    """Return (key, most frames) with which these rows of a dataset's two tables cost at most
+    `limit` tokens; 0 when no number of frames does."""
     clips, records = facts
     options = VisionOptions.from_spec(spec)
     name = "nframes" if options.nframes else "max_frames"
@@ -107,8 +107,8 @@ def frames_that_fit(facts, rows: list[int], spec: dict, limit: int) -> tuple[str
 
 
 def records_without_rate(facts) -> dict[int, str]:
-    """{row: id} of the records that have a clip and no video_fps; `facts` as for tokens_for_spec.
-    None in facts of a version that did not note it."""
+    """Return {row: id} of the records that have a clip and no video_fps; `facts` as for
+    tokens_for_spec. None in facts of a version that did not note it."""
     clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
     if "video_fps" not in records.column_names:
         return {}
@@ -132,12 +132,12 @@ def records_of_pictures(facts) -> list[str]:
 
 
 def _column(table, name: str) -> list:
-    """A column of facts, of which those of an earlier version have fewer."""
+    """Return a column of facts, of which those of an earlier version have fewer."""
     return table.column(name).to_pylist() if name in table.column_names else [0] * len(table)
 
 
 def _more_text(records, spec: dict, counts) -> Iterable[int]:
-    """What each record's text costs more, or less, than its turns."""
+    """Return what each record's text costs more, or less, than its turns."""
     column = functools.partial(_column, records)
     changes = []
     added = _asked_besides(spec)
@@ -156,7 +156,7 @@ def _more_text(records, spec: dict, counts) -> Iterable[int]:
 
 
 def _asked_besides(spec: dict) -> str:
-    """What the answer type adds to a question at most."""
+    """Return what the answer type adds to a question at most."""
     answer_type = get(spec, "evaluation.answer_type")
     tags_answers = model_names.known_family(actions.model_of(spec)).tags_answers
     if answer_type == "reasoning" and tags_answers:
@@ -165,15 +165,15 @@ def _asked_besides(spec: dict) -> str:
 
 
 def timestamp_tokens(indices: list[int], video_fps: float, counts, frames: int = 2) -> int:
-    """Tokens of frame markers: per so many `frames` `<T seconds>` and two marks; `counts` is
+    """Return tokens of frame markers: per so many `frames` `<T seconds>` and two marks; `counts` is
     text_tokens' own."""
     blocks = zip(indices[::frames], indices[frames - 1 :: frames], strict=True)
     return sum(counts.marker((first / video_fps + last / video_fps) / 2) for first, last in blocks)
 
 
 def room_for_prompt(action: str, spec: dict) -> tuple[str, int, int]:
-    """(the key that limits a sequence, tokens that are left for a prompt or a training sample,
-    those kept free for what is generated) of a complete spec."""
+    """Return (the key that limits a sequence, tokens that are left for a prompt or a training
+    sample, those kept free for what is generated) of a complete spec."""
     key, generated = actions.LENGTHS[action]
     kept = get(spec, generated) if generated else 0
     return key, get(spec, key) - kept, kept
@@ -207,7 +207,7 @@ def _clip_cost(
     fps,
     pictures,
 ) -> tuple[int, int] | Finding:
-    """(tokens with their markers, frames), or the finding that says why the clip cannot be
+    """Return (tokens with their markers, frames), or the finding that says why the clip cannot be
     sampled."""
     if kind is None:
         return 0, 0

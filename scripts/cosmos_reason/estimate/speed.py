@@ -19,24 +19,25 @@ def measured() -> dict:
 
 
 def is_of_measured_size(billion: float) -> bool:
-    """Whether a model of so many billion parameters is as large as the one that was measured."""
+    """Return whether a model of so many billion parameters is as large as the one that was
+    measured."""
     return abs(billion / measured()["parameters_billion"] - 1) <= ALIKE
 
 
 def is_measured_gpu(name: str) -> bool:
-    """Whether what nvidia-smi calls a GPU is of the type that was measured."""
+    """Return whether what nvidia-smi calls a GPU is of the type that was measured."""
     return set(measured()["gpu"].split()) <= set(name.split())
 
 
 def other_gpus(names: Iterable[str]) -> str:
-    """What there is to say of GPUs that are not of the type that was measured."""
+    """Return what there is to say of GPUs that are not of the type that was measured."""
     others = sorted({name for name in names if not is_measured_gpu(name)})
     return f"; here it is {', '.join(others)}, which takes another time" if others else ""
 
 
 def of_training(way: str, record_tokens: float, pass_tokens: float) -> tuple[float, float]:
-    """(least, most) tokens a second of one GPU, by the mean tokens of a record and of a pass, drawn
-    straight between the records that were measured."""
+    """Return (least, most) tokens a second of one GPU, by the mean tokens of a record and of a
+    pass, drawn straight between the records that were measured."""
     table = measured()["training"][way]
     points = sorted(table["tokens_per_second"].items())
     least = _between(points, record_tokens, 0)
@@ -46,8 +47,8 @@ def of_training(way: str, record_tokens: float, pass_tokens: float) -> tuple[flo
 
 
 def of_answers(together: int, question_tokens: float, answer_tokens: float) -> float:
-    """Seconds of one GPU for so many questions asked together: all are read in one pass, and each
-    token of the longest answer takes another."""
+    """Return seconds of one GPU for so many questions asked together: all are read in one pass, and
+    each token of the longest answer takes another."""
     table = measured()["evaluation"]
     reading = together * question_tokens / table["tokens_per_second"]
     answering = answer_tokens * table["answer_token_seconds"]
@@ -55,12 +56,14 @@ def of_answers(together: int, question_tokens: float, answer_tokens: float) -> f
 
 
 def of_each(gpus: int) -> float:
-    """The part of its speed that each of several GPUs keeps; more than two were not measured."""
+    """Return the part of its speed that each of several GPUs keeps; more than two were not
+    measured."""
     return measured()["two_gpus"] / 2 if gpus > 1 else 1.0
 
 
 def is_beyond_measured(way: str, record_tokens: float) -> bool:
-    """Whether records are longer than any that were measured, which makes each token slower."""
+    """Return whether records are longer than any that were measured, which makes each token
+    slower."""
     return record_tokens > LONGER * max(measured()["training"][way]["tokens_per_second"])
 
 

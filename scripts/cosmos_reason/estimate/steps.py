@@ -33,8 +33,8 @@ def total_steps(records: int, train: dict, ranks: int = 1) -> int:
 
 
 def warmup_steps(value: int | float, total: int) -> int:
-    """`train.optm_warmup_steps`: an integer is steps, a float up to 1.0 is a fraction of the run
-    (cosmos-rl)."""
+    """Return the steps of `train.optm_warmup_steps`: an integer is steps, a float up to 1.0 is a
+    fraction of the run (cosmos-rl)."""
     if isinstance(value, float) and value <= 1.0:
         return int(value * total)
     return int(value)
@@ -65,7 +65,7 @@ def learning_rate_factor(step: int, total: int, train: dict) -> float:
 
 
 def _decayed(kind: str | None, progress: float) -> float:
-    """What is left of 1 at `progress` of the decay."""
+    """Return what is left of 1 at `progress` of the decay."""
     if kind == "linear":
         return 1.0 - progress
     if kind == "cosine":

@@ -34,10 +34,10 @@ NOT_DIGITS = bytes(code for code in range(256) if not 48 <= code < 58)
 
 @functools.lru_cache(maxsize=1 << 14)  # answers and wordings repeat
 def estimate(text: str) -> int:
-    """Tokens that the Qwen tokenizers make of a text, at most, as long as its words are words.
-    Measured against their vocabulary: 2.7 letters of words a token or more (English 4 to 5), digits
-    and most signs one each, other scripts 2.7 bytes a token or more; words of random letters have
-    up to twice as many tokens as this says."""
+    """Return tokens that the Qwen tokenizers make of a text, at most, as long as its words are
+    words. Measured against their vocabulary: 2.7 letters of words a token or more (English 4 to 5),
+    digits and most signs one each, other scripts 2.7 bytes a token or more; words of random letters
+    have up to twice as many tokens as this says."""
     written = text.encode()
     others = 0 if text.isascii() else len(written) - len(text.encode("ascii", "ignore"))
     rest = written.translate(None, LETTERS)
@@ -62,7 +62,7 @@ class Estimate:
         return estimate(text)
 
     def conversation(self, turns: Sequence, media: bool) -> int:
-        """`turns` have a role and a text."""
+        """Return the tokens of `turns`, each of which has a role and a text."""
         extra = 0 if turns[0].role == "system" else self.default_system
         extra += self.thought * sum(role == "assistant" for role, _ in turns)
         return sum(estimate(text) + TURN for _, text in turns) + extra
@@ -77,7 +77,7 @@ class Estimate:
         return estimate(answer) + END
 
     def marker(self, seconds: float) -> int:
-        """One token per character of the number, and `<`, ` seconds`, `>`."""
+        """Return one token per character of the number, and `<`, ` seconds`, `>`."""
         return len(f"{seconds:.1f}") + 3 + VISION_BLOCK
 
 
@@ -104,9 +104,9 @@ class Tokenizer:
         return len(self.encoder.encode(text, add_special_tokens=False).ids)
 
     def conversation(self, turns: Sequence, media: bool) -> int:
-        """`media` tells whether there are any: they stand at the start of the first user turn. A
-        text that begins with white space may share a token with what the template writes before
-        it."""
+        """Return the tokens of a conversation; `media` tells whether there are any: they stand at
+        the start of the first user turn. A text that begins with white space may share a token with
+        what the template writes before it."""
         pieces, total = self.around(tuple(role for role, _ in turns))
         for before, (role, text) in zip(pieces, turns, strict=False):
             joined = text[:1].isspace() and role != "assistant" and not (media and role == "user")
@@ -131,13 +131,13 @@ class Tokenizer:
         return self.text(f"<{seconds:.1f} seconds>") + VISION_BLOCK
 
     def _around(self, roles: tuple[str, ...]) -> tuple[list[str], int]:
-        """What the template writes before each text since its last control token, and the tokens of
-        all it writes."""
+        """Return what the template writes before each text since its last control token, and the
+        tokens of all it writes."""
         pieces = self._pieces(roles)
         return [piece.rpartition("|>")[2] for piece in pieces], sum(map(self.text, pieces))
 
     def _pieces(self, roles: tuple[str, ...]) -> list[str]:
-        """What the template writes before, between and after the texts of turns with these
+        """Return what the template writes before, between and after the texts of turns with these
         roles."""
         marks = [f"\ue000{number}\ue001" for number in range(len(roles))]
         rest = self._rendered(roles, marks)
@@ -150,7 +150,7 @@ class Tokenizer:
         return [*pieces, rest]
 
     def _rendered(self, roles: tuple[str, ...], texts: list[str]) -> str:
-        """The chat text, or "" for a template that does not take these roles."""
+        """Return the chat text, or "" for a template that does not take these roles."""
         import jinja2
 
         messages = []
@@ -173,8 +173,8 @@ class Tokenizer:
 
 
 def _template(folder: Path):
-    """The chat template as transformers renders it; None where there is none, or one that is no
-    Jinja."""
+    """Return the chat template as transformers renders it; None where there is none, or one that is
+    no Jinja."""
     import jinja2
     import jinja2.sandbox
 
@@ -201,7 +201,7 @@ def _refuse(message: str):
 
 @functools.lru_cache(maxsize=2)
 def of_model(model: str) -> Estimate | Tokenizer:
-    """How to count for a model: with the tokenizer in its folder when there is one."""
+    """Return how to count for a model: with the tokenizer in its folder when there is one."""
     family = model_names.known_family(model)
     if model and (Path(model) / "tokenizer.json").is_file():
         return Tokenizer(Path(model), family)

@@ -79,7 +79,8 @@ class Options:
 
 
 def read_one(path: Path, options: Options) -> tuple[Path, list[Row], list[Finding]]:
-    """The one results file a path stands for, with its rows graded. Raises Failure for several."""
+    """Return the one results file a path stands for, with its rows graded. Raises Failure for
+    several."""
     found = rows.find(path)
     if len(found) > 1:
         names = ", ".join(str(file) for file in found[:5])
@@ -90,7 +91,7 @@ def read_one(path: Path, options: Options) -> tuple[Path, list[Row], list[Findin
 
 
 def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
-    """The graded rows of a results file, and everything there is to say of them."""
+    """Return the graded rows of a results file, and everything there is to say of them."""
     graded, found = rows.read(path, options.annotations)
     record = evaluation_record.read(path)
     task = record.get("task") or ""
@@ -143,14 +144,14 @@ def _void_garbage(graded: list[Row]) -> None:
 
 
 def _cut_end(graded: list[Row]) -> str:
-    """Where the first of the answers that were cut ends."""
+    """Return where the first of the answers that were cut ends."""
     row = next(row for row in graded if row.is_cut)
     return f"row {row.id} ends with {(row.response or '')[-CUT_SHOWN:]!r}"
 
 
 def _rebuild_command(path: Path) -> str:
-    """The command that makes a spec like that of the results, by the job that they lie in; empty
-    without one."""
+    """Return the command that makes a spec like that of the results, by the job that they lie in;
+    empty without one."""
     job = _job_of(path)
     record = model_names.read_table(job / JOB_FILE) if job else {}
     written = document.get(record, "spec.source")
@@ -163,14 +164,14 @@ def _rebuild_command(path: Path) -> str:
 
 
 def _job_of(path: Path) -> Path | None:
-    """The folder of the job whose results lie at the path, those of a guard or of one of several
-    checkpoints too; None where they are of no job."""
+    """Return the folder of the job whose results lie at the path, those of a guard or of one of
+    several checkpoints too; None where they are of no job."""
     above = path.absolute().parents[1:MOST_ABOVE]
     return next((folder for folder in above if (folder / JOB_FILE).is_file()), None)
 
 
 def _retry_command(path: Path) -> str:
-    """The command that evaluates again, when the results lie in the folder of a job."""
+    """Return the command that evaluates again, when the results lie in the folder of a job."""
     job = _job_of(path)
     if job is None:
         return ""
@@ -224,13 +225,15 @@ def _grade_row(row: Row, labels: tuple[str, ...], tolerance: float) -> None:
 
 
 def words_read(row: Row) -> str:
-    """The words of a graded row's response that its answer was read from, or that hold none."""
+    """Return the words of a graded row's response that its answer was read from, or that hold
+    none."""
     return answers.verdict(row.question, row.gt, row.response, row.type, row.labels).words
 
 
 def _closed_sets(graded: list[Row]) -> list[tuple[list[Row], tuple[str, ...]]]:
-    """Rows to be read as type `label`, with their labels: those of a question asked often whose
-    ground truths are few and short, and the texts among all rarely asked questions together."""
+    """Return the rows to be read as type `label`, with their labels: those of a question asked
+    often whose ground truths are few and short, and the texts among all rarely asked questions
+    together."""
     closed = []
     for members in _sets_of_texts(graded):
         counts = Counter(answers.normalise(row.gt, "label") for row in members)
@@ -258,12 +261,13 @@ def _sets_of_texts(graded: list[Row]) -> list[list[Row]]:
 
 
 def _is_text(row: Row) -> bool:
-    """Whether its ground truth may be one of a few labels; JSON and several numbers are none."""
+    """Return whether its ground truth may be one of a few labels; JSON and several numbers are
+    none."""
     return row.type == "label" or (row.type == "text" and answers.exact(row.gt) is None)
 
 
 def _is_closed(counts: Counter[str | None], members: int) -> bool:
-    """Whether ground truths are few and short enough to be the labels of a closed set."""
+    """Return whether ground truths are few and short enough to be the labels of a closed set."""
     if not 2 <= len(counts) <= min(MAX_LABELS, members // MIN_ROWS_PER_LABEL):
         return False
     return all(_is_label(text) for text in counts)
@@ -310,7 +314,7 @@ def _convert_box(row: Row, written: str, size: tuple[int, int]) -> None:
 
 
 def _scale(written: str, size: tuple[int, int]) -> list[float]:
-    """What turns responses into the measure of the ground truths."""
+    """Return what turns responses into the measure of the ground truths."""
     said, meant = BOX_MEASURES[written]
     factors = []
     for side in size:

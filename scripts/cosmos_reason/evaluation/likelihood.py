@@ -139,7 +139,8 @@ def measure(rows: Sequence[Row]) -> dict | None:
 
 
 def _shares_of_yes(rows: Iterable[Row]) -> tuple[list[float], list[float]]:
-    """The shares of yes of weighed questions whose ground truth is yes, and of the others."""
+    """Return the shares of yes of weighed questions whose ground truth is yes, and of the
+    others."""
     positive, negative = [], []
     for row in rows:
         share = share_of_yes(row)

@@ -236,7 +236,7 @@ def parts(rows: Sequence[Row]) -> dict:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value, the mean one of equals."""
+    """Return the rank of each value, the mean one of equals."""
     places = defaultdict(list)
     for place, value in enumerate(sorted(values)):
         places[value].append(place)
@@ -244,7 +244,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Pearson's; None where a side is always the same."""
+    """Return Pearson's correlation; None where a side is always the same."""
     try:
         return round(statistics.correlation(*zip(*pairs, strict=True)), 6)
     except (statistics.StatisticsError, TypeError):  # of fewer than two pairs

@@ -136,19 +136,20 @@ class Row:
 
     @property
     def read(self) -> str | None:
-        """committed | unread, as the rules read the response; None for a row that failed."""
+        """Return committed or unread, as the rules read the response; None for a row that
+        failed."""
         if self.error is not None:
             return None
         return "unread" if self.answer is None or self.rule == JUDGE else "committed"
 
     @property
     def lacks_truth(self) -> bool:
-        """Whether it has a ground truth that is no answer of its type."""
+        """Return whether it has a ground truth that is no answer of its type."""
         return bool(self.gt) and self.expected is None
 
     @property
     def outcome(self) -> str:
-        """right | wrong | unparseable | failed"""
+        """Return right, wrong, unparseable or failed."""
         if self.error is not None:
             return "failed"
         if self.answer is None:
@@ -269,7 +270,8 @@ class _Table:
 
     @functools.cached_property
     def asked(self) -> dict[str, Question]:
-        """The questions of the annotations, which are read when a row needs one, by their ids."""
+        """Return the questions of the annotations, which are read when a row needs one, by their
+        ids."""
         if not self.asked_of:
             return {}
         if s3.is_uri(self.asked_of):

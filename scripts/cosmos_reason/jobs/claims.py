@@ -68,8 +68,8 @@ def owner(folder: Path | str) -> str | None:
 
 
 def _read(folder: Path) -> tuple[Path | None, str]:
-    """(folder of the job, name of its launcher's machine) that a claim names; (None, '') where
-    there is none."""
+    """Return (folder of the job, name of its launcher's machine) that a claim names; (None, '')
+    where there is none."""
     try:
         claim = json.loads((folder / CLAIM).read_text())
         return Path(claim["job"]), str(claim["host"])

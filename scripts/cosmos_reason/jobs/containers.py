@@ -52,8 +52,8 @@ IMAGE_NEEDS = {
 def check_image(
     launch: Launch, paths: re.Pattern | None = None, example: str = ""
 ) -> list[Finding]:
-    """Whether there is an image to run: its name in a registry, or a path such as `example` where
-    the platform runs `paths` too."""
+    """Return whether there is an image to run: its name in a registry, or a path such as `example`
+    where the platform runs `paths` too."""
     image = launch.image or images.default(launch.engine)
     if not image:
         message = f"got none, and engine {launch.engine} has no image of its own; "
@@ -72,7 +72,7 @@ def check_image(
 
 
 def spec_inside(job: Job, spec: dict) -> dict:
-    """The spec with the container's paths, as its image reads it."""
+    """Return the spec with the container's paths, as its image reads it."""
     mapped = copy.deepcopy(spec)
     for entry in job.inputs:
         document.set_value(mapped, entry["role"], mounts.inside(entry["path"]))
@@ -97,7 +97,7 @@ def write_spec(path: Path, job: Job, inside: dict) -> None:
 
 
 def command(job: Job, spec: dict) -> list[str]:
-    """The program of a job and its arguments, as the container runs them."""
+    """Return the program of a job and its arguments, as the container runs them."""
     image_facts = _image_facts(job)
     return engines.words(
         job,
@@ -120,14 +120,15 @@ def _entry_script(job: Job, image_facts: dict) -> str | None:
 
 
 def _image_facts(job: Job) -> dict:
-    """What is known of NVIDIA's image that runs the job; nothing of an image of one's own."""
+    """Return what is known of NVIDIA's image that runs the job; nothing of an image of one's
+    own."""
     if job.engine != images.ENGINE:
         return {}
     return images.facts(job.image, job.options.get("image_version"))
 
 
 def values(job: Job) -> dict[str, str]:
-    """The variables of a container that are no secrets."""
+    """Return the variables of a container that are no secrets."""
     user = os.environ.get("USER") or f"uid{os.getuid()}"
     if "carried" in job.options:
         user = "user"  # nothing of this machine goes elsewhere
@@ -144,8 +145,8 @@ def values(job: Job) -> dict[str, str]:
 
 
 def passed(job: Job, spec: dict) -> list[str]:
-    """Names of the variables with a value here that the container gets. The image is somebody
-    else's program: it gets what it may need and what was asked for by name."""
+    """Return names of the variables with a value here that the container gets. The image is
+    somebody else's program: it gets what it may need and what was asked for by name."""
     if "carried" in job.options:  # what the submitting shell there has is not known here
         return list(dict.fromkeys([*CREDENTIALS, *job.options.get("env", [])]))
     names = sorted(name for name in os.environ if PASSED_VARIABLES.fullmatch(name))

@@ -36,7 +36,8 @@ ASK_SECONDS = 60
 
 
 def folder() -> Path | None:
-    """The folder of the program: the one on PATH, else the one that make setup-cosmos-rl made."""
+    """Return the folder of the program: the one on PATH, else the one that make setup-cosmos-rl
+    made."""
     found = shutil.which(PROGRAM)
     if found:
         return Path(found).absolute().parent
@@ -44,13 +45,13 @@ def folder() -> Path | None:
 
 
 def added(place: Path) -> dict[str, str]:
-    """What a job's environment gets: the program's own folder first on PATH, because cosmos-rl
-    starts its processes as `python`."""
+    """Return what a job's environment gets: the program's own folder first on PATH, because
+    cosmos-rl starts its processes as `python`."""
     return {"PATH": f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def findings(action: str) -> Iterator[Finding]:
-    """What stands against training with cosmos-rl on this machine."""
+    """Return what stands against training with cosmos-rl on this machine."""
     place = folder()
     if place is None:
         message = f"got no {PROGRAM} on PATH, expected open-source cosmos-rl"
@@ -63,7 +64,7 @@ def findings(action: str) -> Iterator[Finding]:
 
 
 def _asked(python: str, environment: dict[str, str]) -> str:
-    """What an interpreter says of PACKAGES, "" when it cannot be asked."""
+    """Return what an interpreter says of PACKAGES, "" when it cannot be asked."""
     command = [python, "-c", ASK, *PACKAGES]
     full = os.environ | environment
     try:
@@ -75,7 +76,7 @@ def _asked(python: str, environment: dict[str, str]) -> str:
 
 
 def answered(where: str, answer: str, action: str, setup: str) -> Iterator[Finding]:
-    """What stands against training in an environment that answered ASK; `setup` mends it."""
+    """Return what stands against training in an environment that answered ASK; `setup` mends it."""
     try:
         versions = json.loads(answer)
     except ValueError:
@@ -115,8 +116,8 @@ def _versions(
 
 
 def _vllm(where: str, versions: dict[str, str | None], facts: dict) -> Iterator[Finding]:
-    """What generates the completions: one that cosmos-rl takes, built for the torch that is here;
-    another fails as it is imported, or brings a torch of its own."""
+    """Yield what generates the completions: one that cosmos-rl takes, built for the torch that is
+    here; another fails as it is imported, or brings a torch of its own."""
     version = versions["vllm"]
     needed = versions.get("torch of vllm")
     torch = (versions["torch"] or "").partition("+")[0]

@@ -141,17 +141,18 @@ class Entry:
 
     @property
     def fix(self) -> Fix:
-        """The fix for a log of which nothing else is known."""
+        """Return the fix for a log of which nothing else is known."""
         return self.fix_with({})
 
     def fix_with(self, words: dict[str, str]) -> Fix:
-        """The fix with words for some placeholders of its command."""
+        """Return the fix with words for some placeholders of its command."""
         command = self.command.format_map(PLACEHOLDERS | words)
         return Fix(changes=self.changes, command=command)
 
     def changes_after(self, line: str) -> dict:
-        """Its changes without values that the line shows to be wrong: a length reaches the tokens
-        that the line counts, a count stays within them, a name it refuses is not proposed."""
+        """Return the changes of a fix without values that the line shows to be wrong: a length
+        reaches the tokens that the line counts, a count stays within them, a name it refuses is not
+        proposed."""
         if self.id == "LOG-PARALLEL-SIZES":
             return _layout(line)
         changes = {}
@@ -172,7 +173,7 @@ class Entry:
 
     @property
     def placeholders(self) -> set[str]:
-        """Names of the placeholders in its command."""
+        """Return names of the placeholders in its command."""
         return {name for _, name, _, _ in string.Formatter().parse(self.command) if name}
 
     def matches(self, line: str) -> bool:
@@ -220,8 +221,8 @@ def _entry(group: str, row: dict) -> Entry:
 
 
 def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[Finding]:
-    """What the log says went wrong, in order of appearance: each known error once, with the line
-    that shows it.
+    """Return what the log says went wrong, in order of appearance: each known error once, with the
+    line that shows it.
 
     Where no known error is found there is one finding LOG-UNKNOWN with the last block that looks
     like an error, or LOG-NO-ERROR when nothing does. `name` is what findings call the log, `action`
@@ -259,7 +260,7 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
 
 
 def _without_what_follows(found: dict[str, Finding]) -> list[Finding]:
-    """The errors without those that follow from another one that was found."""
+    """Return the errors without those that follow from another one that was found."""
     following = {entry.id for entry in catalog() if entry.follows}
     causes = [one for one in found.values() if one.id not in following]
     return causes if findings.has_errors(causes) else list(found.values())
@@ -294,7 +295,7 @@ class _Search:
         self.other_signs = [sign for sign in signs if not DIGIT.search(sign)]
 
     def look(self, number: int, line: str) -> Entry | None:
-        """The error this line shows."""
+        """Return the error this line shows."""
         self.tail.append(line)
         if self.is_ignored:
             self.is_ignored = "Traceback" in line or bool(STACK.match(line))
@@ -328,7 +329,7 @@ class _Search:
         return None
 
     def _extend_block(self, number: int, line: str) -> bool:
-        """Whether the line belongs to the last block, which then gets it."""
+        """Return whether the line belongs to the last block, which then gets it."""
         if not self.blocks:
             return False
         first, lines = self.blocks[-1]
@@ -357,14 +358,14 @@ class _Search:
         return None
 
     def _is_in_context(self, entry: Entry) -> bool:
-        """Whether an error that means something else in another action is of this one."""
+        """Return whether an error that means something else in another action is of this one."""
         if not entry.after or entry.action == self.action:
             return True
         return not self.contexts_met.isdisjoint(entry.after)
 
     def _dismiss(self) -> None:
-        """This line's error is harmless, or says only that something ended, and so does the
-        traceback that it ends: they leave the last block."""
+        """Drop this line's error, which is harmless or says only that something ended, from the
+        last block, and the traceback that it ends."""
         _, lines = self.blocks[-1]
         start = len(lines) - 1
         for number, line in enumerate(lines):
@@ -383,7 +384,7 @@ def _looks_like_trouble(line: str) -> bool:
 
 
 def _contains(line: str, texts: Iterable[str]) -> bool:
-    """Whether one of the texts stands in the line. A loop: this is asked of every line."""
+    """Return whether one of the texts stands in the line. A loop: this is asked of every line."""
     for text in texts:  # noqa: SIM110 - any() with a generator takes twice as long
         if text in line:
             return True
@@ -407,8 +408,9 @@ def _finding(entry: Entry, where: str, line: str) -> Finding:
 
 
 def _said(printed: str) -> Fix:
-    """A fix that one of our commands printed. A log may hold anything, and who reads the finding
-    may paste it: none but changes of a spec and our own scripts, with nothing for a shell."""
+    """Return a fix that one of our commands printed. A log may hold anything, and who reads the
+    finding may paste it: none but changes of a spec and our own scripts, with nothing for a
+    shell."""
     words = printed.strip()
     if not words.startswith(OUR_WORDS) or SHELL.search(words) or CUT_OFF.search(words):
         return Fix()
@@ -432,7 +434,7 @@ def _unknown(search: _Search, name: str) -> Finding:
 
 
 def _last_said(block: list[str]) -> str:
-    """The line of a block that says its error: of a traceback, the one below its stack."""
+    """Return the line of a block that says its error: of a traceback, the one below its stack."""
     troubles = [number for number, line in enumerate(block) if _looks_like_trouble(line)]
     last = troubles[-1] if troubles else 0
     if "Traceback" not in block[last]:
@@ -442,14 +444,14 @@ def _last_said(block: list[str]) -> str:
 
 
 def quoted(line: str, limit: int = SHOWN) -> str:
-    """A line as findings show it: without colours, cut, and without anything that looks like a
-    secret."""
+    """Return a line as findings show it: without colours, cut, and without anything that looks like
+    a secret."""
     return secrets.hidden(COLOUR.sub("", line[: 4 * SHOWN])).rstrip()[:limit]
 
 
 def read_lines(stream: TextIO) -> Iterator[str]:
-    """The lines of a text stream; a progress bar's overwritten states are lines, endless ones are
-    cut."""
+    """Yield the lines of a text stream; a progress bar's overwritten states are lines, endless ones
+    are cut."""
     while line := stream.readline(MAX_LINE):
         yield line
 
@@ -458,8 +460,9 @@ def read_lines(stream: TextIO) -> Iterator[str]:
 
 
 def for_job(finding: Finding, job: Job) -> Finding:
-    """A finding of a job's log with its fix for this job: the paths are its own, and of changes to
-    the spec only those are left that its engine applies and its spec does not have yet."""
+    """Return a finding of a job's log with its fix for this job: the paths are its own, and of
+    changes to the spec only those are left that its engine applies and its spec does not have
+    yet."""
     try:
         return _for_job(finding, job)
     except (OSError, AttributeError, LookupError, TypeError, findings.Failure):
@@ -478,8 +481,8 @@ def _for_job(finding: Finding, job: Job) -> Finding:
 
 
 def for_spec(finding: Finding, spec: Path) -> Finding:
-    """A finding of a log with its fix for the spec that the run was started with. Raises Failure
-    when that is no spec."""
+    """Return a finding of a log with its fix for the spec that the run was started with. Raises
+    Failure when that is no spec."""
     entry = _known(finding)
     run = FailedRun.of_spec(spec)
     if entry is None:
@@ -488,7 +491,7 @@ def for_spec(finding: Finding, spec: Path) -> Finding:
 
 
 def is_about_spec(finding: Finding) -> bool:
-    """Whether its fix would be another one for another spec."""
+    """Return whether its fix would be another one for another spec."""
     entry = _known(finding)
     if entry is None:
         return _changes_a_spec(str(finding.fix))
@@ -498,7 +501,7 @@ def is_about_spec(finding: Finding) -> bool:
 
 
 def specs_named(lines: Iterable[str]) -> list[str]:
-    """The specs that the command lines in a log name, each once."""
+    """Return the specs that the command lines in a log name, each once."""
     found = {}
     for line in itertools.islice(lines, HEAD_LINES):
         if ".toml" in line or ".y" in line:
@@ -507,7 +510,7 @@ def specs_named(lines: Iterable[str]) -> list[str]:
 
 
 def _with_changes_said(finding: Finding, run: FailedRun) -> Finding:
-    """A finding of ours in a log: changes of the spec, where they are its fix, are made by a
+    """Return a finding of ours in a log: changes of the spec, where they are its fix, are made by a
     command."""
     said = str(finding.fix)
     if not _changes_a_spec(said):
@@ -518,7 +521,7 @@ def _with_changes_said(finding: Finding, run: FailedRun) -> Finding:
 
 
 def _changes_a_spec(said: str) -> bool:
-    """Whether the fix of a finding that was read from a log, which is text there, changes a
+    """Return whether the fix of a finding that was read from a log, which is text there, changes a
     spec."""
     return said.startswith(("--set ", "--unset "))
 
@@ -528,7 +531,8 @@ def _known(finding: Finding) -> Entry | None:
 
 
 def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, str]) -> Finding:
-    """A finding with the fix for the spec of its run; `places` are words for the placeholders."""
+    """Return a finding with the fix for the spec of its run; `places` are words for the
+    placeholders."""
     action = f"{run.action} --engine {run.engine}"
     if entry.changes or entry.id in BY_LAYOUT:
         return _with_changes(finding, entry, run, action)
@@ -539,8 +543,8 @@ def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, s
 
 
 def _with_changes(finding: Finding, entry: Entry, run: FailedRun, action: str) -> Finding:
-    """A finding with those changes of the run's spec that help, where build_spec.py would write
-    the spec with them; as advice where it would not."""
+    """Return a finding with those changes of the run's spec that help, where build_spec.py would
+    write the spec with them; as advice where it would not."""
     numbers, changes, why_none = _useful(entry, finding.fix.changes, run)
     message = f"{finding.message}; {numbers}" if numbers else finding.message
     if not changes:
@@ -555,8 +559,8 @@ def _with_changes(finding: Finding, entry: Entry, run: FailedRun, action: str) -
 
 
 def _built(fix: Fix, action: str, spec: str, said: str = "") -> Fix:
-    """The command that makes a new spec with the changes of a fix, or with those that a log has in
-    words."""
+    """Return the command that makes a new spec with the changes of a fix, or with those that a log
+    has in words."""
     words = ["scripts/build_spec.py", action, "--spec", shlex.quote(spec), said]
     command = " ".join(word for word in words if word)
     return Fix(changes=fix.changes, flags={"-o": f"{Path(spec).stem}-mended.toml"}, command=command)
@@ -565,8 +569,8 @@ def _built(fix: Fix, action: str, spec: str, said: str = "") -> Fix:
 def _useful(
     entry: Entry, proposed: Mapping[str, object], run: FailedRun
 ) -> tuple[str, dict[str, object], str]:
-    """What there is to say of an entry's changes in numbers; those of them that the run's engine
-    applies and its spec does not have yet; and why none is left."""
+    """Return what there is to say of an entry's changes in numbers; those of them that the run's
+    engine applies and its spec does not have yet; and why none is left."""
     if entry.id == "LOG-NO-STEPS":
         numbers, left = run.too_large_batch()
         if left:
@@ -587,7 +591,8 @@ def _useful(
 
 
 def _applied(proposed: Mapping[str, object], run: FailedRun) -> dict[str, object]:
-    """The changes that the run's action and engine know, by the names that its action has."""
+    """Return the changes that the run's action and engine know, by the names that its action
+    has."""
     known = document.keys(run.action)
     vision = actions.places(run.action)["vision"]
     found = {}
@@ -599,7 +604,7 @@ def _applied(proposed: Mapping[str, object], run: FailedRun) -> dict[str, object
 
 
 def _change(key: str, new: object, applied: Mapping[str, object], run: FailedRun) -> dict:
-    """The change of one key, empty where the spec needs none."""
+    """Return the change of one key, empty where the spec needs none."""
     if new is None:
         return run.without(key)
     if key.endswith("vision.nframes"):
@@ -610,21 +615,22 @@ def _change(key: str, new: object, applied: Mapping[str, object], run: FailedRun
 
 
 def _tenth(run: FailedRun) -> float | None:
-    """A tenth of a run's learning rate: what is low for all weights is next to nothing for an
-    adapter. None where there is no one rate."""
+    """Return a tenth of a run's learning rate: what is low for all weights is next to nothing for
+    an adapter. None where there is no one rate."""
     rate = document.get(run.spec, RATE)
     return float(f"{rate / 10:g}") if isinstance(rate, int | float) else None
 
 
 def _length_is_spent(proposed: Mapping[str, object], run: FailedRun) -> bool:
-    """Whether the length of records would be raised, and the spec has that length already."""
+    """Return whether the length of records would be raised, and the spec has that length
+    already."""
     new = proposed.get(LENGTH, math.inf)
     return (document.get(run.spec, LENGTH) or 0) >= new
 
 
 def _is_better_already(key: str, old: object, new: object) -> bool:
-    """Whether a spec has a value that helps as much as the new one, or more. A learning rate has
-    none: a tenth of it helps."""
+    """Return whether a spec has a value that helps as much as the new one, or more. A learning rate
+    has none: a tenth of it helps."""
     if key == RATE:
         return False
     if old == new:
@@ -639,7 +645,7 @@ def _is_better_already(key: str, old: object, new: object) -> bool:
 
 
 def _places(entry: Entry, job: Job) -> dict[str, str]:
-    """The job's folders and data, as words for the placeholders of the entry's command."""
+    """Return the job's folders and data, as words for the placeholders of the entry's command."""
     words = {"job": shlex.join(jobs.words("retry", job.folder)[2:])}
     # The flags of its launch, but for the image: those errors are of an image.
     said = {name: value for name, value in of_record(job.options).items() if name not in OF_IMAGE}
@@ -662,7 +668,7 @@ def _places(entry: Entry, job: Job) -> dict[str, str]:
 
 
 def _dataset(action: str, spec: dict) -> list[str]:
-    """The data of a spec, as arguments of check_dataset.py."""
+    """Return the data of a spec, as arguments of check_dataset.py."""
     keys = actions.data_keys(action)
     annotations = document.get(spec, keys.annotations) if keys else None
     if not annotations:

@@ -55,8 +55,8 @@ LOG_LINES = 2_000_000  # of the log's beginning that are searched for known erro
 
 
 def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") -> Job:
-    """The record with the ending that the job's files prove. `exit_code` is None when nobody saw
-    one; `problem` says why the work was never started, `note` what else the platform saw."""
+    """Return the record with the ending that the job's files prove. `exit_code` is None when nobody
+    saw one; `problem` says why the work was never started, `note` what else the platform saw."""
     exit_text = _exit_text(job, exit_code)
     if problem or not job.started_at:
         found = {}
@@ -90,7 +90,7 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
 
 
 def _remarks(found: dict) -> list[str]:
-    """What a complete job did not do for a part of its work."""
+    """Return what a complete job did not do for a part of its work."""
     remarks = []
     if found.get("failed"):
         remarks.append(f"{found['failed']} of {found['rows']} rows are errors")
@@ -117,12 +117,12 @@ def _remarks(found: dict) -> list[str]:
 
 
 def _was_stopped(diagnosed: list[dict], note: str) -> bool:
-    """Whether it was ended from outside, and may succeed when it is tried again."""
+    """Return whether it was ended from outside, and may succeed when it is tried again."""
     return bool(TAKEN.match(note)) or any(finding["id"] == STOPPED for finding in diagnosed)
 
 
 def _goes_on(job: Job) -> str:
-    """How a training that was ended is taken up again, '' where it saved nothing."""
+    """Return how a training that was ended is taken up again, '' where it saved nothing."""
     state = job.newest_resume()
     if not state:
         return ""
@@ -131,7 +131,8 @@ def _goes_on(job: Job) -> str:
 
 
 def _last_line(job: Job) -> str:
-    """How the log ends, '' for an empty one. A fix is no ending: the error stands before it."""
+    """Return how the log ends, '' for an empty one. A fix is no ending: the error stands before
+    it."""
     lines = progress.log_tail(job.folder, 300)
     if "torch.distributed.run" in job.command:
         lines = [line for line in lines if not ABOUT_RANKS.match(line)]
@@ -144,7 +145,7 @@ def _last_line(job: Job) -> str:
 
 
 def _diagnosed(job: Job) -> list[dict]:
-    """What the log says went wrong, as findings."""
+    """Return what the log says went wrong, as findings."""
     from cosmos_reason.jobs import diagnosis
 
     try:
@@ -178,7 +179,7 @@ def describe_exit(exit_code: int) -> str:
 
 
 def _last_sign_of_life(job: Job) -> float:
-    """For a job whose end nobody saw: when it last wrote something, in seconds since the epoch."""
+    """Return when a job whose end nobody saw last wrote something, in seconds since the epoch."""
     times = [jobs.seconds(job.started_at or job.created_at)]
     for path in (job.folder / jobs.LOG, job.folder / jobs.METRICS):
         if path.is_file():
@@ -187,7 +188,7 @@ def _last_sign_of_life(job: Job) -> float:
 
 
 def gather(job: Job) -> tuple[dict, str]:
-    """(evidence fields, what is missing for COMPLETE or '')."""
+    """Return (evidence fields, what is missing for COMPLETE or '')."""
     for path in job.outputs.values():
         owner = claims.owner(path)
         if owner not in (None, job.folder.name):
@@ -245,14 +246,15 @@ def _of_training(job: Job) -> tuple[dict, str]:
 
 
 def runs_of(job: Job) -> list[Path]:
-    """The runs of a training of the embedded engine: its own, and the one that it went on from."""
+    """Return the runs of a training of the embedded engine: its own, and the one that it went on
+    from."""
     runs = run_outputs.runs(Path(job.outputs["output_dir"]))
     return [run for run in runs if run_outputs.run_marked_by(run) == job.folder.name]
 
 
 def _not_uploaded(job: Job, found: dict) -> str:
-    """What the spec wants in S3 or on the Hub and is not there, '' when all is: the job was started
-    for that, too."""
+    """Return what the spec wants in S3 or on the Hub and is not there, '' when all is: the job was
+    started for that, too."""
     if "not_uploaded" not in found:
         return ""
     missing = found["not_uploaded"]
@@ -264,9 +266,9 @@ def _not_uploaded(job: Job, found: dict) -> str:
 
 
 def _of_losses(job: Job) -> dict:
-    """Where a supervised training began and ended, if that is twice as high and above `HIGH_LOSS`.
-    One batch says little: medians are compared, of the first steps, which a warm-up leaves near the
-    loss of the untouched model, and of the last tenth."""
+    """Return where a supervised training began and ended, if that is twice as high and above
+    `HIGH_LOSS`. One batch says little: medians are compared, of the first steps, which a warm-up
+    leaves near the loss of the untouched model, and of the last tenth."""
     lines, _ = progress.read_metrics(job.folder)
     written = [line["train/loss"] for line in lines if "train/loss" in line]
     losses = [loss for loss in written if math.isfinite(loss)]
@@ -280,8 +282,8 @@ def _of_losses(job: Job) -> dict:
 
 
 def _of_run(job: Job, run: Path) -> dict:
-    """What a run of the embedded engine says that it did not do; of uploads also the run that it
-    went on from."""
+    """Return what a run of the embedded engine says that it did not do; of uploads also the run
+    that it went on from."""
     found: dict = {}
     not_uploaded = [uri for one in runs_of(job) for uri in uploads.failed(one)]
     if not_uploaded:
@@ -295,8 +297,8 @@ def _of_run(job: Job, run: Path) -> dict:
 
 
 def _skipped_in_log(job: Job) -> dict:
-    """The records that cosmos-rl's dataset script left out, as its log names them: one that several
-    processes came upon counts once."""
+    """Return the records that cosmos-rl's dataset script left out, as its log names them: one that
+    several processes came upon counts once."""
     path = job.folder / jobs.LOG
     if not path.is_file():
         return {}
@@ -317,7 +319,8 @@ def _skipped_in_log(job: Job) -> dict:
 
 
 def _of_reinforcement(job: Job) -> tuple[dict, str]:
-    """As a training, and the rewards of some step differed: an advantage is a difference."""
+    """Return the evidence of a training, and that the rewards of some step differed: an advantage
+    is a difference."""
     found, missing = _of_training(job)
     lines, _ = progress.read_metrics(job.folder)
     spreads = [line["train/reward_std"] for line in lines if "train/reward_std" in line]
@@ -345,8 +348,8 @@ def _damage(findings: list[Finding]) -> str:
 
 
 def damaged_since(job: Job) -> Finding | None:
-    """An error for a job that left a whole model which is damaged by now: sizes, headers and a
-    sample of each tensor are read, where the folder is here. A warning where it is gone."""
+    """Return an error for a job that left a whole model which is damaged by now: sizes, headers and
+    a sample of each tensor are read, where the folder is here. A warning where it is gone."""
     path = Path(str(job.evidence.get("checkpoint") or ""))
     if job.state != jobs.COMPLETE or not path.name:
         return None
@@ -384,8 +387,8 @@ def _of_quantization(job: Job) -> tuple[dict, str]:
 
 
 def _of_own_quantization(job: Job, model: Path) -> tuple[dict, str]:
-    """The record names this job, the model is whole, it has answered, and so has the original where
-    that was asked for."""
+    """Return the record names this job, the model is whole, it has answered, and so has the
+    original where that was asked for."""
     record = quantized.read_record(model)
     if not record or not job.wrote([model / quantized.RECORD]):
         return {}, f"no quantized model was written in {model}"

@@ -34,17 +34,17 @@ class FailedRun:
 
     @classmethod
     def of_spec(cls, spec: Path) -> FailedRun:
-        """The run of a spec that somebody named. Raises Failure for what is no spec."""
+        """Return the run of a spec that somebody named. Raises Failure for what is no spec."""
         return cls(actions.of_file(spec), origins.engine_of(spec), spec, spec)
 
     @cached_property
     def spec(self) -> dict:
-        """The spec of the run, with the trainer's values for keys that are absent."""
+        """Return the spec of the run, with the trainer's values for keys that are absent."""
         return document.with_defaults(self.action, document.load(self.written))
 
     def passing(self, changes: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
-        """The changes, with values for keys that they need beside them and the spec leaves out; and
-        the errors for which build_spec.py would write no spec all the same."""
+        """Return the changes, with values for keys that they need beside them and the spec leaves
+        out; and the errors for which build_spec.py would write no spec all the same."""
         for _ in range(2):
             errors = self._errors(changes)
             left_out = {}
@@ -96,15 +96,15 @@ class FailedRun:
         return numbers, changes
 
     def _case(self, changes: dict[str, object]) -> Case:
-        """The spec for the rules, with some keys changed, as build_spec would write it."""
+        """Return the spec for the rules, with some keys changed, as build_spec would write it."""
         written, _ = completion.completed(self.action, document.load(self.written))
         for key, value in changes.items():
             document.set_value(written, key, value)
         return of_sound_values(self.action, self.engine, written)
 
     def fewer_frames(self, most: int, length_is_spent: bool) -> dict[str, int]:
-        """At most so many frames, by the key that samples them; half of them when there are no more
-        already, and when the length cannot grow."""
+        """Return at most so many frames, by the key that samples them; half of them when there are
+        no more already, and when the length cannot grow."""
         table = actions.places(self.action)["vision"]
         samples_by_rate = document.get(self.spec, f"{table}.nframes") is None
         key = "max_frames" if samples_by_rate else "nframes"
@@ -121,12 +121,12 @@ class FailedRun:
         return {} if document.get(self.spec, key) else {key: usual}
 
     def without(self, key: str) -> dict[str, None]:
-        """The key taken away, where the spec has it."""
+        """Return the key taken away, where the spec has it."""
         is_there = document.get(document.load(self.source), key, document.MISSING)
         return {} if is_there is document.MISSING else {key: None}
 
     def sharded(self) -> dict[str, int]:
-        """The layout with its replicas as shards, over as many GPUs."""
+        """Return the layout with its replicas as shards, over as many GPUs."""
         keys = ("policy.parallelism.dp_shard_size", "policy.parallelism.dp_replicate_size")
         shards, replicas = (document.get(self.spec, key) for key in keys)
         if type(shards) is not int or type(replicas) is not int or min(shards, replicas) < 1:

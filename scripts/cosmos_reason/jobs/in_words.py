@@ -16,9 +16,9 @@ from cosmos_reason.rules import in_words as spec_in_words
 
 
 def of_plan(job: Job, amounts_to: str = "") -> str:
-    """What a planned job is, reads, writes and runs, as a person wants to know it; `amounts_to` is
-    the spec in words. $PWD stands for the folder it is launched in, $JOB for its own and $SKILL for
-    this bundle's, as a shell there reads them."""
+    """Return what a planned job is, reads, writes and runs, as a person wants to know it;
+    `amounts_to` is the spec in words. $PWD stands for the folder it is launched in, $JOB for its
+    own and $SKILL for this bundle's, as a shell there reads them."""
     gpus = _gpus_in_words(job.resources)
     where = f"{job.platform} at {job.site}" if job.site else job.platform
     lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {where}, {gpus}"]

@@ -413,8 +413,8 @@ def _gpu_findings(launch: Launch) -> list[Finding]:
 
 
 def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Finding]]:
-    """(record, spec as the engine reads it, findings) of the job in the launch's folder, where
-    nothing is made yet. There is no record when an error is among the findings."""
+    """Return (record, spec as the engine reads it, findings) of the job in the launch's folder,
+    where nothing is made yet. There is no record when an error is among the findings."""
     platform = platforms.module(launch.platform)
     spec = launch.spec
     found = objections(launch, acting)

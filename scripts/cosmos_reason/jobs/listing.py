@@ -59,8 +59,8 @@ def _refreshed(folder: Path, unreachable: dict[tuple, Finding], deadline: float)
 
 
 def _controller(job: Job) -> tuple:
-    """Who is asked about a job: a Docker engine, a SLURM cluster by its login node, a namespace of
-    a Kubernetes cluster."""
+    """Return who is asked about a job: a Docker engine, a SLURM cluster by its login node, a
+    namespace of a Kubernetes cluster."""
     options = job.options
     cluster = options.get("kubernetes", {})
     return (

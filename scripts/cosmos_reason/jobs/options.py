@@ -288,7 +288,7 @@ class Options:
 
     @property
     def own_script(self) -> Path | None:
-        """Somebody's own dataset script, which knows where its data are."""
+        """Return somebody's own dataset script, which knows where its data are."""
         is_own = self.entry_script and self.entry_script != IMAGES_SCRIPT
         return Path(self.entry_script) if is_own else None
 

@@ -39,9 +39,9 @@ def read_metrics(
 
 
 def newest(folder: Path, whole: bool = False) -> dict:
-    """The newest value of every metric, {} before the first line: step, total_steps, train/loss,
-    val/avg_loss ... Looks at the end of the file, or at all of it: a log may go on for long after
-    the last step."""
+    """Return the newest value of every metric, {} before the first line: step, total_steps,
+    train/loss, val/avg_loss ... Looks at the end of the file, or at all of it: a log may go on for
+    long after the last step."""
     path = folder / METRICS
     if not path.is_file():
         path = folder / LOG
@@ -56,7 +56,7 @@ def newest(folder: Path, whole: bool = False) -> dict:
 
 
 def _numbers(name: str, line: bytes) -> dict:
-    """The numbers of a line, {} when it has none. A loss may be nan."""
+    """Return the numbers of a line, {} when it has none. A loss may be nan."""
     text = line.decode("utf-8", errors="replace")
     try:
         found = json.loads(text) if name == METRICS else trainer_log.metrics(text)
@@ -76,13 +76,13 @@ def _is_number(key: str, value) -> bool:
 
 
 def unit(folder: Path) -> str:
-    """What `step` and `total_steps` of a job count."""
+    """Return what `step` and `total_steps` of a job count."""
     action = folder.name.partition("-")[0]
     return "question" if action in ("evaluate", "inference") else "step"
 
 
 def position(folder: Path, metrics: dict) -> str:
-    """How far a job is: its steps, or the questions that have an answer or an error."""
+    """Return how far a job is: its steps, or the questions that have an answer or an error."""
     done, total = metrics.get("step"), metrics.get("total_steps")
     if unit(folder) == "step":
         return f"step {done}/{total}"
@@ -92,13 +92,13 @@ def position(folder: Path, metrics: dict) -> str:
 
 
 def plain(metrics: dict) -> dict:
-    """The metrics as JSON can hold them: null for nan and infinite."""
+    """Return the metrics as JSON can hold them: null for nan and infinite."""
     return {key: value if math.isfinite(value) else None for key, value in metrics.items()}
 
 
 def log_tail(folder: Path, lines: int) -> list[str]:
-    """The last `lines` lines of log.txt, all at hand for 0; a progress bar's overwritten states are
-    left out."""
+    """Return the last `lines` lines of log.txt, all at hand for 0; a progress bar's overwritten
+    states are left out."""
     try:
         with open(folder / LOG, "rb") as handle:
             size = handle.seek(0, os.SEEK_END)

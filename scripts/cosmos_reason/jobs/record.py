@@ -94,8 +94,8 @@ class Job:
 
     @classmethod
     def load(cls, folder: Path) -> Job:
-        """The record of the job in `folder`. Raises Failure (exit 2) when it is missing, not JSON,
-        of another job, or not what submit writes."""
+        """Return the record of the job in `folder`. Raises Failure (exit 2) when it is missing, not
+        JSON, of another job, or not what submit writes."""
         job = cls.load_unchecked(folder)
         faults = list(dict.fromkeys(_faults(job.stored)))  # one field that lacks tells all
         if faults:
@@ -108,8 +108,8 @@ class Job:
 
     @classmethod
     def load_unchecked(cls, folder: Path) -> Job:
-        """The record for those who can do with a part of it: a field may be None or have another
-        form. Raises Failure (exit 2) when it is no record of this job at all."""
+        """Return the record for those who can do with a part of it: a field may be None or have
+        another form. Raises Failure (exit 2) when it is no record of this job at all."""
         record = files.read_json(folder / RECORD)
         is_record = isinstance(record, dict) and record.get("job_id") == folder.name
         if not is_record or record.get("state") == UNKNOWN:
@@ -119,8 +119,8 @@ class Job:
 
     @classmethod
     def from_json(cls, folder: Path, record: dict) -> Job:
-        """A record as it was read, unchecked: a field that it lacks is None. Its paths are those
-        that are there now (base/job_folder.py)."""
+        """Return a record as it was read, unchecked: a field that it lacks is None. Its paths are
+        those that are there now (base/job_folder.py)."""
         now = job_folder.relocated(folder, record)
         known = {name: now.get(name) for name in FIELDS}
         if "options" not in record:
@@ -128,7 +128,8 @@ class Job:
         return cls(folder=folder, place=job_folder.place(folder, record), stored=record, **known)
 
     def to_json(self) -> dict:
-        """What stands in job.json: what was read, with this version's fields as they are now."""
+        """Return what stands in job.json: what was read, with this version's fields as they are
+        now."""
         known = {name: getattr(self, name) for name in FIELDS}
         if not self.options and self.stored and "options" not in self.stored:
             del known["options"]
@@ -150,21 +151,21 @@ class Job:
 
     @property
     def is_adopted(self) -> bool:
-        """Whether it was started elsewhere by hand, and recorded after its end."""
+        """Return whether it was started elsewhere by hand, and recorded after its end."""
         return "adopted_from" in self.platform_ref
 
     @property
     def is_ending(self) -> bool:
-        """Whether its end was told, and how it ended is awaited."""
+        """Return whether its end was told, and how it ended is awaited."""
         return not self.has_ended and END_SEEN in self.platform_ref
 
     @property
     def spec_path(self) -> Path:
-        """The job's own copy of the spec."""
+        """Return the job's own copy of the spec."""
         return Path(self.spec["path"])
 
     def spec_edited(self) -> bool:
-        """Whether the job's own copy of the spec is no longer what was submitted."""
+        """Return whether the job's own copy of the spec is no longer what was submitted."""
         return _sha256_or_none(self.spec_path) != self.spec["sha256"]
 
     def spec_changes(self) -> list[Finding]:
@@ -191,7 +192,8 @@ class Job:
         return warning(id, path, message, fix)
 
     def wrote(self, paths: Iterable[Path]) -> list[Path]:
-        """The paths that the job wrote: an output folder may hold results of earlier runs."""
+        """Return the paths that the job wrote: an output folder may hold results of earlier
+        runs."""
         before = self.folder / BEFORE
         stamps_before = files.read_json(before) if before.is_file() else {}
         if self.place and self.place.is_moved:
@@ -199,8 +201,8 @@ class Job:
         return [path for path in paths if stamps_before.get(str(path)) != path.lstat().st_mtime_ns]
 
     def newest_resume(self) -> str | None:
-        """The newest complete resume folder that a training wrote, of a retry else the one that it
-        went on from."""
+        """Return the newest complete resume folder that a training wrote, of a retry else the one
+        that it went on from."""
         output_dir = (self.outputs or {}).get("output_dir")
         if self.action not in actions.TRAINING or not output_dir:
             return None
@@ -212,7 +214,7 @@ class Job:
         return self._resumed() if self.retry_of else None
 
     def _resumed(self) -> str | None:
-        """The complete resume folder that the job's own spec names."""
+        """Return the complete resume folder that the job's own spec names."""
         try:
             spec = document.load(self.spec_path)
         except (Failure, OSError, TypeError):
@@ -235,7 +237,7 @@ FIELDS = tuple(
 
 
 def _faults(record: dict) -> Iterator[str]:
-    """Where a record departs from its schema; further fields are none of our business."""
+    """Yield where a record departs from its schema; further fields are none of our business."""
     for error in _validator().iter_errors(record):
         place = ".".join(map(str, error.absolute_path))
         if error.validator == "required":
@@ -260,8 +262,8 @@ def _sha256_or_none(path: Path) -> str | None:
 
 
 def stamps(folders: Iterable[str]) -> dict[str, int]:
-    """Everything in the folders, and when it was last changed: to be written as BEFORE by who
-    records a job."""
+    """Return everything in the folders, and when it was last changed: to be written as BEFORE by
+    who records a job."""
     return {
         str(path): path.lstat().st_mtime_ns
         for folder in folders
@@ -273,12 +275,12 @@ def stamps(folders: Iterable[str]) -> dict[str, int]:
 
 
 def time_text(seconds: float) -> str:
-    """A time as records hold it (UTC), from seconds since the epoch."""
+    """Return a time as records hold it (UTC), from seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC).strftime(TIME)
 
 
 def seconds(text: str) -> float:
-    """Seconds since the epoch, from a time as records hold it."""
+    """Return seconds since the epoch, from a time as records hold it."""
     return datetime.strptime(text, TIME).replace(tzinfo=UTC).timestamp()
 
 
@@ -291,8 +293,8 @@ def new_id(action: str) -> str:
 
 
 def root(jobs_dir: str | None) -> Path:
-    """The folder of all jobs: the one given, else that of the environment, else ./jobs. Raises
-    Failure (exit 2) for what is no folder."""
+    """Return the folder of all jobs: the one given, else that of the environment, else ./jobs.
+    Raises Failure (exit 2) for what is no folder."""
     path = path_of_root(jobs_dir)
     if path.exists() and not path.is_dir():
         message = "got a file, expected the folder of all jobs, or the name of a new one"
@@ -301,13 +303,13 @@ def root(jobs_dir: str | None) -> Path:
 
 
 def path_of_root(jobs_dir: str | None) -> Path:
-    """`root`, whatever is there."""
+    """Return the path of `root`, whatever is there."""
     return Path(os.path.abspath(jobs_dir or os.environ.get(JOBS_DIR_VARIABLE) or "jobs"))
 
 
 def folder(jobs_dir: Path, job_id: str) -> Path:
-    """The folder of a recorded job, of which the id is given or the path. Raises Failure (exit 2)
-    for an id that is malformed or not there."""
+    """Return the folder of a recorded job, of which the id is given or the path. Raises Failure
+    (exit 2) for an id that is malformed or not there."""
     if is_path(job_id):
         return Path(os.path.abspath(job_id))
     fix = "scripts/launch_job.py list"
@@ -322,7 +324,7 @@ def folder(jobs_dir: Path, job_id: str) -> Path:
 
 
 def is_path(given: str) -> bool:
-    """Whether it is the path of a recorded job's folder."""
+    """Return whether it is the path of a recorded job's folder."""
     path = Path(os.path.abspath(given))
     return os.sep in given and bool(ID.fullmatch(path.name)) and (path / RECORD).is_file()
 
@@ -337,8 +339,8 @@ def folders(jobs_dir: Path) -> list[Path]:
 
 
 def owner(paths: Iterable[str]) -> str | None:
-    """The job that wrote one of the paths: the one that the run says, which may be a retry, else
-    the one in whose folder it lies."""
+    """Return the job that wrote one of the paths: the one that the run says, which may be a retry,
+    else the one in whose folder it lies."""
     for path in paths:
         if run_outputs.is_in_run(Path(path)):
             mark = run_outputs.run_marked_by(Path(path).parents[1])
@@ -351,14 +353,14 @@ def owner(paths: Iterable[str]) -> str | None:
 
 
 def words(verb: str, folder: Path) -> tuple[str, ...]:
-    """The command line that does something with a job: launch_job.py and its arguments."""
+    """Return the command line that does something with a job: launch_job.py and its arguments."""
     if folder.parent == path_of_root(None):
         return ("launch_job.py", verb, folder.name)
     return ("launch_job.py", verb, folder.name, "--jobs-dir", str(folder.parent))
 
 
 def command(verb: str, folder: Path) -> str:
-    """The command line of `words`, to be pasted."""
+    """Return the command line of `words`, to be pasted."""
     return f"scripts/{shlex.join(words(verb, folder))}"
 
 
@@ -383,7 +385,7 @@ def take_lock(folder: Path) -> int:
 
 
 def is_idle(folder: Path) -> bool:
-    """Whether no process of the job is left."""
+    """Return whether no process of the job is left."""
     with open(folder / LOCK, "rb") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so as not to be in the way
@@ -393,7 +395,7 @@ def is_idle(folder: Path) -> bool:
 
 
 def request_cancel(folder: Path) -> None:
-    """A file of its own, because the record belongs to the holder of the lock."""
+    """Ask for an end by a file of its own, because the record belongs to the holder of the lock."""
     (folder / CANCEL).touch()
 
 

@@ -14,7 +14,7 @@ KEY = "train.train_policy.reward_function"
 
 
 def make_absolute(spec: dict, folder: Path) -> None:
-    """Files that the spec names are looked for in `folder`, wherever the work runs."""
+    """Look for files that the spec names in `folder`, wherever the work runs."""
     if not files(spec):
         return
     written = document.get(spec, KEY)

@@ -59,7 +59,7 @@ def _names(job: Job) -> Names:
 
 
 def _is_counted(job: Job) -> bool:
-    """Whether it is known how many questions there were: TAO's inference does not say."""
+    """Return whether it is known how many questions there were: TAO's inference does not say."""
     return job.action == "evaluate" or job.engine == "transformers"
 
 
@@ -68,7 +68,7 @@ def _is_list_of_rows(value) -> bool:
 
 
 def _row_fault(path: Path, rows: list[dict], questions: int) -> str:
-    """What is wrong with the rows, '' when nothing is."""
+    """Return what is wrong with the rows, '' when nothing is."""
     if len(rows) != questions:
         return f"{path} has {len(rows)} rows for {questions} questions"
     ids = [row["id"] for row in rows if "id" in row]
@@ -78,8 +78,8 @@ def _row_fault(path: Path, rows: list[dict], questions: int) -> str:
 
 
 def _expected_files(job: Job) -> int:
-    """How many results files: one per checkpoint, two where a guard is asked too, or where TAO is
-    asked medium by medium one for each."""
+    """Return how many results files: one per checkpoint, two where a guard is asked too, or where
+    TAO is asked medium by medium one for each."""
     if job.action == "inference" and job.engine == "tao":
         media = Path(document.load(job.spec_path)["media"])
         if media.is_dir():
@@ -90,14 +90,14 @@ def _expected_files(job: Job) -> int:
 
 
 def _has_guard(job: Job) -> bool:
-    """Whether general questions are asked besides, which only the embedded engine does."""
+    """Return whether general questions are asked besides, which only the embedded engine does."""
     if (job.action, job.engine) != ("evaluate", "transformers"):
         return False
     return bool(guard.annotations(document.load(job.spec_path)))
 
 
 def _questions(job: Job, results: Path) -> int:
-    """How many questions the run had that wrote `results`."""
+    """Return how many questions the run had that wrote `results`."""
     record = results.with_name(_names(job).record)
     if record.is_file() and job.wrote([record]):
         written = files.read_json(record)

@@ -232,7 +232,8 @@ def _speed(
 
 
 def _speed_of_job(folder: Path, case: Case, gpus: int) -> float | None:
-    """Tokens a second of each GPU of an earlier training of the same model in the same way."""
+    """Return tokens a second of each GPU of an earlier training of the same model in the same
+    way."""
     try:
         job = Job.load(folder)
         if (job.action, job.engine) != (case.action, case.engine):

@@ -54,8 +54,8 @@ def send_missing(job: Job) -> Job:
 
 
 def _own_files(job: Job, scratch: Path) -> dict[str, Path]:
-    """The files of the job folder that are of use elsewhere, by name. Of the log a copy without
-    secrets, made in `scratch`: what the work printed was its own choice."""
+    """Return the files of the job folder that are of use elsewhere, by name. Of the log a copy
+    without secrets, made in `scratch`: what the work printed was its own choice."""
     found = {}
     for name in OWN_FILES:
         path = job.folder / name
@@ -70,7 +70,8 @@ def _own_files(job: Job, scratch: Path) -> dict[str, Path]:
 
 
 def _outputs(job: Job) -> dict[str, Path]:
-    """The files of a job's output folders, by the name of the output and the path below it."""
+    """Return the files of a job's output folders, by the name of the output and the path below
+    it."""
     found = {}
     for name, output in job.outputs.items():
         for path in Path(output).rglob("*"):

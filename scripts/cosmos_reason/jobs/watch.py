@@ -41,7 +41,7 @@ LOSSES = {  # told where there are some
 
 
 def follow(folder: Path) -> Iterator[tuple[Job, list[dict]]]:
-    """(job, new metrics lines) again and again until the job has ended; UNKNOWN while its
+    """Yield (job, new metrics lines) again and again until the job has ended; UNKNOWN while its
     controller does not answer. Raises Failure when nobody can say, or not for long."""
     position = ("", 0)
     answered_at = None
@@ -59,8 +59,8 @@ def follow(folder: Path) -> Iterator[tuple[Job, list[dict]]]:
 
 
 def _unanswered(folder: Path, failure: Failure, answered_at: float | None) -> Job:
-    """A job that goes on being watched: a controller is away for minutes when it is restarted.
-    Raises the failure when that is not why, or for too long."""
+    """Return a job that goes on being watched: a controller is away for minutes when it is
+    restarted. Raises the failure when that is not why, or for too long."""
     finding = failure.findings[0]
     is_away = finding.data.get("cause") in listing.AWAY
     if not is_away or answered_at is None or time.monotonic() - answered_at > AWAY_SECONDS:
@@ -137,7 +137,8 @@ def _as_bar(moments: Moments, folder: Path) -> Job:
 
 
 def eta(first: dict, latest: dict) -> int | None:
-    """Seconds left at the mean speed between two metrics lines, None when they do not tell."""
+    """Return seconds left at the mean speed between two metrics lines, None when they do not
+    tell."""
     steps = latest.get("step", 0) - first.get("step", 0)
     has_times = "time" in first and "time" in latest
     if not steps or not has_times or "total_steps" not in latest:
@@ -147,6 +148,6 @@ def eta(first: dict, latest: dict) -> int | None:
 
 
 def facts(metrics: dict) -> list[str]:
-    """What is worth a look in the newest metrics."""
+    """Return what is worth a look in the newest metrics."""
     told = [text.format(metrics[name]) for name, text in FACTS.items() if name in metrics]
     return told + [text.format(metrics[name]) for name, text in LOSSES.items() if metrics.get(name)]

@@ -67,9 +67,9 @@ def is_archive(name: str | Path) -> bool:
 
 
 def in_root(root: str | Path, kind: str, name: str) -> str | None:
-    """The archive in a dataset root (a folder or an s3:// prefix) that holds the media, when the
-    first medium, a video or an image called `name`, is not in the root itself: a usual one, or the
-    only one of a folder. None otherwise. May ask S3."""
+    """Return the archive in a dataset root (a folder or an s3:// prefix) that holds the media, when
+    the first medium, a video or an image called `name`, is not in the root itself: a usual one, or
+    the only one of a folder. None otherwise. May ask S3."""
     if _exists(root, name):
         return None
     likely_first = sorted(NAMES, key=lambda medium: medium != kind)
@@ -96,7 +96,7 @@ def _exists(root: str | Path, name: str) -> bool:
 
 
 def unpacking(archive: str) -> Fix:
-    """The command that unpacks an archive into the folder that it lies in."""
+    """Return the command that unpacks an archive into the folder that it lies in."""
     folder = posixpath.dirname(archive)
     words = ["tar", "-xf", archive, "-C", folder]
     if _is_zip(Path(archive)):
@@ -105,8 +105,8 @@ def unpacking(archive: str) -> Fix:
 
 
 def media_folder(media_path: str | Path) -> str:
-    """The folder or prefix that names of media are relative to: an archive's own folder in the
-    cache, into which it is unpacked when it is not there yet, else `media_path` itself. Raises
+    """Return the folder or prefix that names of media are relative to: an archive's own folder in
+    the cache, into which it is unpacked when it is not there yet, else `media_path` itself. Raises
     Failure."""
     if not is_archive(media_path):
         return str(media_path)
@@ -144,7 +144,7 @@ def _is_zip(archive: Path) -> bool:
 
 
 def _members(archive: Path, packed: BinaryIO) -> Iterator[Member]:
-    """All members but folders, in the order of the archive, which is open as `packed`."""
+    """Yield all members but folders, in the order of the archive, which is open as `packed`."""
     if _is_zip(archive):
         yield from _members_of_zip(zipfile.ZipFile(packed))
     else:
@@ -178,8 +178,8 @@ def _members_of_zip(archive: zipfile.ZipFile) -> Iterator[Member]:
 
 
 def batches(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[dict[str, Path]]:
-    """Batches of the wanted files in `folder`, where the next batch replaces them: {whole path:
-    file}. The archive is read once, until all are found; of two files of a name the first one
+    """Yield batches of the wanted files in `folder`, where the next batch replaces them: {whole
+    path: file}. The archive is read once, until all are found; of two files of a name the first one
     counts. Raises Failure where it is damaged, after the files before that."""
     batch: dict[str, Path] = {}
     left = set(wanted)
@@ -206,9 +206,9 @@ def batches(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[di
 
 
 def contents(archive: Path) -> dict[str, list[Callable[[], bytes]]]:
-    """What reads each file of an archive, by its whole path; more than one where the archive has
-    several of a path. What is compressed as a whole is decompressed into a temporary file, where it
-    can be read in any order. Raises Failure."""
+    """Return what reads each file of an archive, by its whole path; more than one where the archive
+    has several of a path. What is compressed as a whole is decompressed into a temporary file,
+    where it can be read in any order. Raises Failure."""
     found = defaultdict(list)
     with _damage(archive):
         for member in _members(archive, _decompressed(archive)):
@@ -244,7 +244,7 @@ def _write(member: Member, file: Path, mode: str) -> None:
 
 
 def unpacked(archive: Path) -> Path:
-    """The folder in the cache that holds the files of an archive, unpacked once per content,
+    """Return the folder in the cache that holds the files of an archive, unpacked once per content,
     whole or not at all.
 
     Raises Failure: exit 2 for an archive that is damaged, or has anything but ordinary files of
@@ -268,8 +268,8 @@ def unpacked(archive: Path) -> Path:
 
 @functools.lru_cache(maxsize=16)
 def _digest(archive: Path, size: int, changed: int) -> str:
-    """The name of a content. Size and time of the last change only say when a long archive has to
-    be read again; that time, of its entry in the file system, cannot be set."""
+    """Return the name of a content. Size and time of the last change only say when a long archive
+    has to be read again; that time, of its entry in the file system, cannot be set."""
     return files.sha256(archive)[:32]
 
 

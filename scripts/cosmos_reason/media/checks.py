@@ -70,7 +70,7 @@ def examine(path: Path | Pictures, decode: str, options: VisionOptions) -> ClipR
 
 
 def _examine_pictures(pictures: Pictures, decode: str, options: VisionOptions) -> ClipReport:
-    """What `examine` gives, from the headers of all pictures. Raises Failure."""
+    """Return what `examine` gives, from the headers of all pictures. Raises Failure."""
     missing = [file for file in pictures.files if not os.path.isfile(file)]
     if missing:
         count = f"{len(missing)} of {len(pictures.files)} pictures"
@@ -91,7 +91,7 @@ def _examine_pictures(pictures: Pictures, decode: str, options: VisionOptions) -
 
 
 def content_of(files: tuple[Path, ...]) -> str:
-    """The fingerprint of a clip's file, or of pictures in order."""
+    """Return the fingerprint of a clip's file, or of pictures in order."""
     if len(files) == 1:
         return media.content(files[0])
     contents = " ".join(map(media.content, files))
@@ -105,9 +105,9 @@ def examine_all(
     timeout: float,
     cache: Cache,
 ) -> Reports:
-    """(number, report) of every file as they become known, those in `cache` first; s3:// names are
-    fetched, unless `decode` is "none": then only size and content tag are known. Raises Failure
-    (exit 3) when S3 does not answer."""
+    """Yield (number, report) of every file as they become known, those in `cache` first; s3://
+    names are fetched, unless `decode` is "none": then only size and content tag are known. Raises
+    Failure (exit 3) when S3 does not answer."""
     remote = {}
     keys = {}
     for number, file in files.items():
@@ -127,7 +127,8 @@ def examine_all(
 
 
 def _is_gone(file: Path | Pictures) -> bool:
-    """Whether there is no such file; of pictures the examination tells how many are missing."""
+    """Return whether there is no such file; of pictures the examination tells how many are
+    missing."""
     if isinstance(file, Pictures):
         return False
     try:
@@ -140,7 +141,7 @@ def _is_gone(file: Path | Pictures) -> bool:
 
 
 def parts(file: media.Source) -> tuple[Path | str, ...]:
-    """The file itself, or those of the pictures."""
+    """Return the file itself, or those of the pictures."""
     return file.files if isinstance(file, Pictures) else (file,)
 
 
@@ -178,7 +179,7 @@ def _fetched(batch: list[tuple], connection) -> dict[int, Path | Pictures]:
 
 
 def _listing(objects: list[s3.Object | None]) -> ClipReport:
-    """What a listing tells of a medium: only size and content tag."""
+    """Return what a listing tells of a medium: only size and content tag."""
     if None in objects:
         message = "got no such object, expected a media file"
         return ClipReport(check="DATA-MEDIA-MISSING", message=message)
@@ -190,14 +191,14 @@ def _listing(objects: list[s3.Object | None]) -> ClipReport:
 
 
 def _local(file: str | Pictures, paths: Iterator[Path]) -> Path | Pictures:
-    """The local copy of an object, or of all of pictures, from the next of `paths`."""
+    """Return the local copy of an object, or of all of pictures, from the next of `paths`."""
     if isinstance(file, Pictures):
         return replace(file, files=tuple(islice(paths, len(file.files))))
     return next(paths)
 
 
 def _folders(uris: Collection[str]) -> list[str]:
-    """The deepest prefix that holds all the objects, per bucket."""
+    """Return the deepest prefix that holds all the objects, per bucket."""
     keys: dict[str, set[str]] = defaultdict(set)
     for uri in uris:
         bucket, key = s3.split(uri)
@@ -217,8 +218,8 @@ def examine_archive(
     cache: Cache,
     first_only: bool = False,
 ) -> Reports:
-    """(number, report) of the files called `names` in a tar archive, which is read once and not
-    unpacked. With `first_only` only of those that come first in it, and of all when none is
+    """Yield (number, report) of the files called `names` in a tar archive, which is read once and
+    not unpacked. With `first_only` only of those that come first in it, and of all when none is
     there."""
     keys = {
         number: _key(archive, f"{_how(decode, options)} {name}") for number, name in names.items()
@@ -310,8 +311,8 @@ def _key(path: Path | Pictures, how: str) -> str:
 def _in_workers(
     files: dict[int, Path | Pictures], decode: str, options: VisionOptions, timeout: float
 ) -> Reports:
-    """(number, report) of every file as they become known. A file that takes longer than `timeout`
-    seconds, or ends its worker, is reported and the worker replaced."""
+    """Yield (number, report) of every file as they become known. A file that takes longer than
+    `timeout` seconds, or ends its worker, is reported and the worker replaced."""
     waiting = deque(files.items())
     pool = [_Worker(decode, options) for _ in range(min(os.cpu_count() or 1, len(files)))]
     try:
@@ -333,7 +334,7 @@ def _in_workers(
 
 
 def _busy(pool: list[_Worker]) -> list[_Worker]:
-    """The workers that have a file."""
+    """Return the workers that have a file."""
     return [worker for worker in pool if worker.number is not None]
 
 

@@ -43,7 +43,7 @@ SHOWN_FOR = 100  # ms, of an animation's picture that says nothing
 
 
 def convert(path: Path) -> str:
-    """What was done with the file, in words. Raises Failure for what is no medium."""
+    """Return what was done with the file, in words. Raises Failure for what is no medium."""
     if media.is_image(path):
         return _convert_image(path)
     (_, first), *_ = media.decoded(path, [0])
@@ -79,7 +79,7 @@ def _convert_image(path: Path) -> str:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes the place of `path`, which is kept under another name."""
+    """Yield a file to write that takes the place of `path`, which is kept under another name."""
     kept = path.with_name(path.name + KEPT)
     if not kept.exists():
         with path.open("rb") as source, whole_file(kept, "wb") as copy:
@@ -92,7 +92,8 @@ def _replaced(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _scaled(image):
-    """8 bits of grey from the darkest to the brightest value; what is no number becomes dark."""
+    """Return 8 bits of grey from the darkest to the brightest value; what is no number becomes
+    dark."""
     import numpy as np
     from PIL import Image
 
@@ -105,7 +106,7 @@ def _scaled(image):
 
 
 def _pictures(image) -> Iterator[tuple[Fraction, object]]:
-    """(seconds it is shown, RGB pixels) of each picture of an animation."""
+    """Yield (seconds it is shown, RGB pixels) of each picture of an animation."""
     import numpy as np
     from PIL import ImageSequence
 
@@ -115,7 +116,8 @@ def _pictures(image) -> Iterator[tuple[Fraction, object]]:
 
 
 def _upright(path: Path) -> Iterator[tuple[Fraction, object]]:
-    """(seconds it is shown, RGB pixels) of each frame of a clip, turned as its container says."""
+    """Yield (seconds it is shown, RGB pixels) of each frame of a clip, turned as its container
+    says."""
     import numpy as np
 
     facts, shown = media.probe_video(path)
@@ -247,7 +249,8 @@ def write_clip(
     pictures: Iterable[tuple[Fraction, object]],
     options: dict[str, str] | None = None,
 ) -> None:
-    """H.264, of high quality without other `options`; an odd last row or column is left out."""
+    """Write H.264, of high quality without other `options`; an odd last row or column is left
+    out."""
     import av
     import numpy as np
 
@@ -285,7 +288,7 @@ def _mux(container, packets: Iterable, durations: dict[int, int]) -> None:
 
 
 def main(names: list[str]) -> int:
-    """2 when a file was no medium; the others are converted."""
+    """Convert files; return 2 when one was no medium, after the others are converted."""
     failed = 0
     for name in names:
         try:

@@ -41,7 +41,7 @@ def cut(path: Path, start: Fraction, end: Fraction, target: IO[bytes], name: str
 def _some(
     path: Path, start: Fraction, end: Fraction, name: str, is_counted: bool = False
 ) -> Iterator[tuple[Fraction, object]]:
-    """What `_shown` yields. Raises Failure when that is nothing."""
+    """Yield what `_shown` yields. Raises Failure when that is nothing."""
     pictures = _shown(path, start, end, is_counted)
     first = next(pictures, None)
     if first is None:
@@ -53,9 +53,9 @@ def _some(
 def _shown(
     path: Path, start: Fraction, end: Fraction, is_counted: bool
 ) -> Iterator[tuple[Fraction, object]]:
-    """(seconds it is shown, RGB pixels turned as its container says) of each frame of an interval:
-    those that appear in it, and the one on display at its start where that stays for a whole
-    frame's time, as in clips of varying rate, or is the only one."""
+    """Yield (seconds it is shown, RGB pixels turned as its container says) of each frame of an
+    interval: those that appear in it, and the one on display at its start where that stays for a
+    whole frame's time, as in clips of varying rate, or is the only one."""
     usual = 1 / Fraction(media.frame_rate(path) or 30).limit_denominator(MOST)
     size: dict[str, int] = {}  # of the first frame, that of the clip
     on_display = None  # at the start, for less than a frame's time
@@ -83,8 +83,8 @@ def _pixels(frame, size: dict[str, int]):
 def _displayed(
     path: Path, start: Fraction, end: Fraction, usual: Fraction, is_counted: bool
 ) -> Iterator[tuple[Fraction, Fraction, object]]:
-    """(second it appears, second it is shown until, frame) of each frame that appears before `end`:
-    until the next, the last of an interval as long as `usual` or until its end."""
+    """Yield (second it appears, second it is shown until, frame) of each frame that appears before
+    `end`: until the next, the last of an interval as long as `usual` or until its end."""
     before = None
     for seconds, frame in _stamped(path, start, is_counted):
         if before is not None and seconds > before[0]:
@@ -97,8 +97,9 @@ def _displayed(
 
 
 def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fraction, object]]:
-    """(seconds since the clip's begin, frame) from the last key frame before `start` by the frames'
-    stamps, or from the beginning by their order. Raises StepsBack where stamps are no order."""
+    """Yield (seconds since the clip's begin, frame) from the last key frame before `start` by the
+    frames' stamps, or from the beginning by their order. Raises StepsBack where stamps are no
+    order."""
     times = media.probe_video(path)[1] if is_counted else None
     is_sought = times is None and start > 0
     with media.opened_video(path) as container:

@@ -73,7 +73,7 @@ class MediaFacts:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether all its frames are shown."""
+        """Return whether all its frames are shown."""
         return self.pictures == LIST
 
 
@@ -108,7 +108,7 @@ class ClipReport:
 
 
 def resolve(media_path: str | Path, name: str) -> Path:
-    """The file `name` stands for: an absolute name as it is, any other below `media_path`.
+    """Return the file `name` stands for: an absolute name as it is, any other below `media_path`.
 
     Raises Failure when a relative name climbs out of `media_path`.
     """
@@ -122,7 +122,7 @@ def resolve(media_path: str | Path, name: str) -> Path:
 
 
 def pictures_in(folder: Path, fps: float) -> Pictures:
-    """The pictures of a folder. Raises Failure without one."""
+    """Return the pictures of a folder. Raises Failure without one."""
     found = pictures_of([str(file) for file in folder.iterdir()], fps)
     if not found.files:
         message = "got a folder without pictures, expected a clip or a folder of its frames"
@@ -131,14 +131,15 @@ def pictures_in(folder: Path, fps: float) -> Pictures:
 
 
 def pictures_of(names: Iterable[str], fps: float) -> Pictures:
-    """The pictures among the files of a folder, in the order of the numbers in their names."""
+    """Return the pictures among the files of a folder, in the order of the numbers in their
+    names."""
     pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return Pictures(tuple(sorted(pictures, key=by_number)), fps, FOLDER)
 
 
 def numbered(pictures: Pictures) -> int:
-    """How many pictures of a folder there are by the numbers in their names, which leave a gap
-    where one is missing; 0 where the names do not tell."""
+    """Return how many pictures of a folder there are by the numbers in their names, which leave a
+    gap where one is missing; 0 where the names do not tell."""
     numbers = [NUMBER.findall(Path(file).stem)[-1:] for file in pictures.files]
     if pictures.given_as == LIST or not all(numbers):
         return 0
@@ -150,15 +151,15 @@ def numbered(pictures: Pictures) -> int:
 
 
 def probe(path: str | Path | Pictures) -> MediaFacts:
-    """What the file is, from its headers and packet list, without decoding; what pictures are, from
-    the first of them. Raises Failure when it is no medium."""
+    """Return what the file is, from its headers and packet list, without decoding; what pictures
+    are, from the first of them. Raises Failure when it is no medium."""
     if not isinstance(path, Pictures) and is_image(path):
         return probe_image(path)
     return probe_video(path)[0]
 
 
 def probe_video(path: str | Path | Pictures) -> tuple[MediaFacts, Timeline]:
-    """What a clip is, as `probe` says it, and when its frames are shown. Raises Failure."""
+    """Return what a clip is, as `probe` says it, and when its frames are shown. Raises Failure."""
     if isinstance(path, Pictures):
         frames = len(path.files)
         first = probe_image(path.files[0])
@@ -171,7 +172,7 @@ def probe_video(path: str | Path | Pictures) -> tuple[MediaFacts, Timeline]:
 
 
 def probe_image(path: str | Path) -> MediaFacts:
-    """What an image is, from its header. Raises Failure."""
+    """Return what an image is, from its header. Raises Failure."""
     with _opened_image(path) as image:
         orientation = image.getexif().get(ORIENTATION, 1)
         turned = orientation if orientation in range(2, 9) else 0
@@ -204,7 +205,7 @@ def _probe_packets(path: str | Path, container) -> tuple[MediaFacts, Timeline]:
 
 
 def _is_steady(times: list[int], tick: Fraction, rate: Fraction) -> bool:
-    """Whether no frame is shown more than half a frame before or after its turn."""
+    """Return whether no frame is shown more than half a frame before or after its turn."""
     frame = tick.denominator * rate.denominator
     of_tick = tick.numerator * rate.numerator
     begin = times[0]
@@ -215,8 +216,8 @@ def _is_steady(times: list[int], tick: Fraction, rate: Fraction) -> bool:
 
 
 def decode_frames(path: str | Path | Pictures, indices: Sequence[int]):
-    """The frames at `indices` (from 0) as uint8[n, height, width, 3] RGB, turned as the container
-    says, as torchcodec (since 0.11) and decord do. Raises Failure when one is missing.
+    """Return the frames at `indices` (from 0) as uint8[n, height, width, 3] RGB, turned as the
+    container says, as torchcodec (since 0.11) and decord do. Raises Failure when one is missing.
 
     Behind the last picture of a list, which has an odd number of them, it stands once more."""
     import numpy as np
@@ -255,8 +256,8 @@ def rotation(frame) -> int:
 
 
 def decoded(path: str | Path, indices: Sequence[int]) -> Iterator[tuple[int, object]]:
-    """(index, av.VideoFrame) of each of `indices` once, in order, none of them kept. Raises Failure
-    when one is missing."""
+    """Yield (index, av.VideoFrame) of each of `indices` once, in order, none of them kept. Raises
+    Failure when one is missing."""
     wanted = set(indices)
     count = 0
     with opened_video(path) as container:
@@ -273,9 +274,9 @@ def decoded(path: str | Path, indices: Sequence[int]) -> Iterator[tuple[int, obj
 
 
 def read_image(path: str | Path):
-    """A still image as uint8[height, width, 3] RGB, as Qwen's fetch_image makes it: transparency is
-    laid over white, an Exif orientation is not applied. Raises Failure, also where that would
-    destroy the picture."""
+    """Return a still image as uint8[height, width, 3] RGB, as Qwen's fetch_image makes it:
+    transparency is laid over white, an Exif orientation is not applied. Raises Failure, also where
+    that would destroy the picture."""
     import numpy as np
     from PIL import Image
 
@@ -288,12 +289,10 @@ def read_image(path: str | Path):
 
 
 def resize(frames, height: int, width: int):
-    """uint8[n, h, w, 3] -> uint8[n, height, width, 3], bicubic with antialiasing; equal sizes
-    return the input itself.
-
-    Pillow's filter: the one of the official image path. Torchvision's, of the video path, computes
-    in float and differs by at most one grey level on 99 % of the values of a picture.
-    """
+    """Resize uint8[n, h, w, 3] -> uint8[n, height, width, 3], bicubic with antialiasing; equal
+    sizes return the input itself. Pillow's filter: the one of the official image path.
+    Torchvision's, of the video path, computes in float and differs by at most one grey level on 99
+    % of the values of a picture."""
     import numpy as np
     from PIL import Image
 
@@ -308,8 +307,9 @@ def resize(frames, height: int, width: int):
 
 
 def is_image(path: str | Path) -> bool:
-    """By content, not by name. Raises Failure when the file cannot be opened, and for a picture in
-    a container of clips, as telephones write them: few readers know it."""
+    """Return whether a file is a picture, by content, not by name. Raises Failure when the file
+    cannot be opened, and for a picture in a container of clips, as telephones write them: few
+    readers know it."""
     head = _head(path)
     if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:
         raise _undecodable(path, "a HEIC or AVIF picture: save it as JPEG or PNG")
@@ -317,7 +317,7 @@ def is_image(path: str | Path) -> bool:
 
 
 def content(path: Path) -> str:
-    """A fingerprint that reads at most three blocks of the file, however large it is."""
+    """Return a fingerprint that reads at most three blocks of the file, however large it is."""
     size = path.stat().st_size
     digest = hashlib.blake2b(str(size).encode(), digest_size=16)
     with path.open("rb") as handle:
@@ -342,8 +342,8 @@ def frame_rate(path: str | Path) -> float | None:
 
 
 def _cut_short(path: Path, container: str) -> bool:
-    """Whether the container states more bytes than the file has; decoders take such an end for that
-    of the clip."""
+    """Return whether the container states more bytes than the file has; decoders take such an end
+    for that of the clip."""
     size = path.stat().st_size
     with path.open("rb") as handle:
         if container == "mpegts":
@@ -368,7 +368,7 @@ def _flv_is_cut(handle, size: int) -> bool:
 
 
 def _matroska_is_cut(handle, size: int) -> bool:
-    """The Segment states its length: after the byte 1, in 7 bytes, all ones when it is not
+    """Return the Segment states its length: after the byte 1, in 7 bytes, all ones when it is not
     known."""
     head = handle.read(4096)
     found = head.find(b"\x18\x53\x80\x67\x01")
@@ -382,7 +382,7 @@ def _matroska_is_cut(handle, size: int) -> bool:
 
 
 def _mov_is_cut(handle, size: int) -> bool:
-    """From box to box, until the frames (mdat) end beyond the file."""
+    """Return whether the frames (mdat) end beyond the file, going from box to box."""
     start = 0
     while start + 16 <= size:
         handle.seek(start)
@@ -468,7 +468,7 @@ def _refuse_losses(path: str | Path, image) -> None:
 
 
 def conversion(files: Sequence[str | Path]) -> str:
-    """The command that makes of `files` what every reader shows alike."""
+    """Return the command that makes of `files` what every reader shows alike."""
     names = [os.path.abspath(file) for file in files]
     return (
         f"PYTHONPATH={shlex.quote(SCRIPTS)} {shlex.join([sys.executable, '-m', CONVERTER, *names])}"

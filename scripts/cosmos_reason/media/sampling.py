@@ -49,9 +49,9 @@ class VisionOptions:
 
     @classmethod
     def from_spec(cls, spec: dict) -> VisionOptions:
-        """Those of a training (`custom.vision`) or an evaluation (`vision`) spec; raises Failure as
-        `from_table`. Names that only an image of NVIDIA's reads are passed over, and below `custom`
-        those that are not like ours, which are somebody else's."""
+        """Return the options of a training (`custom.vision`) or an evaluation (`vision`) spec;
+        raises Failure as `from_table`. Names that only an image of NVIDIA's reads are passed over,
+        and below `custom` those that are not like ours, which are somebody else's."""
         if "vision" in spec:
             theirs = images.passed_on("evaluate")
             table = spec["vision"] or {}
@@ -138,8 +138,9 @@ def frame_count(
 def frame_indices(
     total_frames: int, video_fps: float, options: VisionOptions, is_sampled: bool = False
 ) -> list[int]:
-    """Indices of the sampled frames, evenly spread from the first to the last; raises Failure as
-    `frame_count`. Of frames that were sampled before all, with one behind the last to be even."""
+    """Return indices of the sampled frames, evenly spread from the first to the last; raises
+    Failure as `frame_count`. Of frames that were sampled before all, with one behind the last to be
+    even."""
     import numpy as np
 
     count = frame_count(total_frames, video_fps, options, is_sampled)
@@ -159,7 +160,8 @@ def frame_indices(
 def frame_size(
     height: int, width: int, nframes: int, options: VisionOptions, patch: int, merge: int = 2
 ) -> tuple[int, int]:
-    """(height, width) in pixels of each of `nframes` sampled frames after the official resize."""
+    """Return (height, width) in pixels of each of `nframes` sampled frames after the official
+    resize."""
     if options.family.clip_pixels:
         return _within(height, width, nframes, options, patch * merge, options.family.clip_pixels)
     _refuse_conflict(options, patch, merge, "video")
@@ -179,7 +181,7 @@ def frame_size(
 def image_size(
     height: int, width: int, options: VisionOptions, patch: int, merge: int = 2
 ) -> tuple[int, int]:
-    """(height, width) in pixels of a still image after the official resize."""
+    """Return (height, width) in pixels of a still image after the official resize."""
     if options.family.image_pixels:
         return _within(height, width, 1, options, patch * merge, options.family.image_pixels)
     _refuse_conflict(options, patch, merge, "image")
@@ -192,9 +194,9 @@ def image_size(
 def pixel_conflict(
     options: VisionOptions, patch: int, merge: int, kind: str
 ) -> tuple[int, dict[str, int]] | None:
-    """The floor that `max_pixels` is below, which the official resize refuses, and the option that
-    repairs it. A given `min_pixels` is the floor, else 128 tokens for each frame of a "video" and 4
-    for an "image"."""
+    """Return the floor that `max_pixels` is below, which the official resize refuses, and the
+    option that repairs it. A given `min_pixels` is the floor, else 128 tokens for each frame of a
+    "video" and 4 for an "image"."""
     if options.family.clip_pixels:
         return None  # its processor takes any bounds
     token = (patch * merge) ** 2
@@ -242,9 +244,9 @@ def _within(
     factor: int,
     bounds: tuple[int, int],
 ) -> tuple[int, int]:
-    """The size where the processor bounds all frames together, as transformers' Cosmos3 Edge and
-    GLM-4V do: `total_pixels` is the most of all frames, `min_pixels` and `max_pixels` are of each.
-    """
+    """Return the size where the processor bounds all frames together, as transformers' Cosmos3 Edge
+    and GLM-4V do: `total_pixels` is the most of all frames, `min_pixels` and `max_pixels` are of
+    each."""
     if options.resized_height is not None and options.resized_width is not None:
         height, width = options.resized_height, options.resized_width
     if min(height, width) < factor:  # it grows first

@@ -18,8 +18,8 @@ MARGIN = 2
 
 
 def burned(frames: np.ndarray, seconds: Sequence[float], table: str) -> np.ndarray:
-    """A copy of the frames, uint8 [n, h, w, 3], with their times. Raises Failure (exit 2) for
-    frames too small to read them; `table` is the one that the options stand in."""
+    """Return a copy of the frames, uint8 [n, h, w, 3], with their times. Raises Failure (exit 2)
+    for frames too small to read them; `table` is the one that the options stand in."""
     import numpy as np
     from PIL import Image
 
@@ -35,7 +35,8 @@ def burned(frames: np.ndarray, seconds: Sequence[float], table: str) -> np.ndarr
 
 
 def _font(texts: list[str], height: int, width: int, table: str):
-    """The largest that all texts fit the frame in, and that leaves three quarters of its height."""
+    """Return the largest that all texts fit the frame in, and that leaves three quarters of its
+    height."""
     from PIL import ImageFont
 
     for size in range(LARGEST, SMALLEST - 1, -1):

@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
 @contextmanager
 def opened(shard: Path) -> Iterator[Buffer]:
-    """The bytes of a shard, of which the disk reads only what is looked at."""
+    """Yield the bytes of a shard, of which the disk reads only what is looked at."""
     with shard.open("rb") as file:
         if not shard.stat().st_size:
             yield b""
@@ -47,7 +47,7 @@ def opened(shard: Path) -> Iterator[Buffer]:
 
 
 def records(shard: Path, data: Buffer) -> Iterator[Record]:
-    """The records of an opened shard. Raises Failure where it is cut short, or is none."""
+    """Yield the records of an opened shard. Raises Failure where it is cut short, or is none."""
     at = 0
     while at < len(data):
         head = data[at : at + HEAD.size]
@@ -64,8 +64,8 @@ def records(shard: Path, data: Buffer) -> Iterator[Record]:
 def features(
     record: Record, data: Buffer, wanted: Collection[str]
 ) -> dict[str, list[bytes] | list[int]]:
-    """The wanted lists of bytes and of integers that a record has, by their names. Its checksum
-    is not looked at: see `check`. Raises Failure for what is no Example."""
+    """Return the wanted lists of bytes and of integers that a record has, by their names. Its
+    checksum is not looked at: see `check`. Raises Failure for what is no Example."""
     found = {}
     try:
         for everything in _messages(data, (record.begin, record.end), 1):
@@ -106,7 +106,7 @@ def _damaged(shard: Path, at: int, got: str) -> Failure:
 
 
 def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    """A number of 7 bits per byte, the lowest first, and where it ends."""
+    """Return a number of 7 bits per byte, the lowest first, and where it ends."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -119,7 +119,7 @@ def _varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def _fields(data: Buffer, span: Span) -> Iterator[tuple[int, int | Span]]:
-    """(number, value) of each field of a message: an integer, or where its bytes lie."""
+    """Yield (number, value) of each field of a message: an integer, or where its bytes lie."""
     at, end = span
     while at < end:
         tag, at = _varint(data, at)
@@ -141,7 +141,7 @@ def _fields(data: Buffer, span: Span) -> Iterator[tuple[int, int | Span]]:
 
 
 def _messages(data: Buffer, span: Span, number: int) -> Iterator[Span]:
-    """Where the bytes of each field of this number lie."""
+    """Yield where the bytes of each field of this number lie."""
     for found, value in _fields(data, span):
         if found == number and isinstance(value, tuple):
             yield value
@@ -157,7 +157,7 @@ def _values(data: Buffer, feature: Span) -> list[bytes] | list[int]:
 
 
 def _integers(data: Buffer, listed: Span) -> Iterator[int]:
-    """The integers of an Int64List, whose writers pack all values into one field."""
+    """Yield the integers of an Int64List, whose writers pack all values into one field."""
     for _, value in _fields(data, listed):
         if isinstance(value, int):
             yield _signed(value)

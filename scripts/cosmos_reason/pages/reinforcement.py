@@ -105,7 +105,7 @@ def checkpoints(run: Path, rows: list[dict]) -> list[dict]:
 
 
 def _lines(path: Path) -> list[dict]:
-    """The whole lines of a file that may still be being written."""
+    """Return the whole lines of a file that may still be being written."""
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

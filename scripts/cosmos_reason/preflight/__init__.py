@@ -127,14 +127,14 @@ SCRIPTS = {
 
 
 def descriptions() -> dict[str, str]:
-    """What each check looks at."""
+    """Return what each check looks at."""
     every = {**BEFORE, **CHECKS, **PLATFORMS, **AFTER}
     return {name: " ".join(check.__doc__.split()) for name, check in every.items()}
 
 
 def run(preflight: Preflight) -> list[Finding]:
-    """All findings, in the order of the checks; `preflight.result` tells after how long
-    each check ended."""
+    """Return all findings, in the order of the checks; `preflight.result` tells after how long each
+    check ended."""
     found = []
     adopted = secrets.adopt_former_s3_names()
     if adopted:
@@ -250,7 +250,7 @@ def _unknown_gpus(found: list[Finding]) -> list[Finding]:
 
 
 def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
-    """The findings without warnings about facts of GPUs, where the error is that no GPU was
+    """Return the findings without warnings about facts of GPUs, where the error is that no GPU was
     found."""
     if (cause.id, cause.severity) != ("PRE-GPU-NONE", findings.ERROR):
         return found
@@ -274,8 +274,8 @@ def without_repetitions(found: list[Finding]) -> list[Finding]:
 
 
 def shown(finding: Finding, options: PreflightOptions) -> Finding:
-    """The finding with the script that takes its fix, and without values of credentials, whatever
-    tool printed them."""
+    """Return the finding with the script that takes its fix, and without values of credentials,
+    whatever tool printed them."""
     fix = finding.fix
     if needs_script(finding, options):
         fix = replace(fix, command=SCRIPTS[finding.id.partition("-")[0]])
@@ -288,8 +288,8 @@ def shown(finding: Finding, options: PreflightOptions) -> Finding:
 
 
 def needs_script(finding: Finding, options: PreflightOptions) -> bool:
-    """Whether the fix is flags of one script, which is to be named. Without a spec `--engine` is
-    this command's own."""
+    """Return whether the fix is flags of one script, which is to be named. Without a spec
+    `--engine` is this command's own."""
     flags = finding.fix.flags.keys()
     if not flags or finding.fix.command or finding.id.partition("-")[0] not in SCRIPTS:
         return False

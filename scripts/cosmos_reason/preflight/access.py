@@ -92,8 +92,8 @@ def _other_path(preflight: Preflight, label: str, path: str) -> Fix:
 
 
 def _is_there(preflight: Preflight, path: str) -> bool | None:
-    """Whether a path is where the job will run; None where nobody can say. An engine over tcp has
-    no machine to ask: its paths are expected here too, on a file system that both share."""
+    """Return whether a path is where the job will run; None where nobody can say. An engine over
+    tcp has no machine to ask: its paths are expected here too, on a file system that both share."""
     if preflight.platform == "slurm" and preflight.machine:
         return True  # until a compute node is asked, in slurm.py
     if preflight.machine:
@@ -254,7 +254,7 @@ def _needs(preflight: Preflight, checkpoints_gib: float) -> list[Need]:
 
 
 def _download(repo: str) -> Need:
-    """A model in bfloat16, unless it is here already."""
+    """Return a model in bfloat16, unless it is here already."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     gib = 0.0
@@ -275,7 +275,8 @@ def _unknown_space(need: Need) -> Iterator[Finding]:
 def _too_small(
     case: Case | None, file_system: FileSystem, kept: int, each: float
 ) -> Iterator[Finding]:
-    """`kept` checkpoints of `each` GiB are part of what is needed: fewer of them may fit."""
+    """Report too little room: `kept` checkpoints of `each` GiB are part of what is needed: fewer of
+    them may fit."""
     needs = file_system.needs
     total = sum(need.gib for need in needs)
     free = file_system.free_gib
@@ -292,7 +293,8 @@ def _too_small(
 
 
 def _fewer_checkpoints(case: Case, fitting: int) -> Fix:
-    """So that no more than `fitting` are there at a time; nothing where no change does that."""
+    """Return a fix so that no more than `fitting` are there at a time; nothing where no change does
+    that."""
     most_kept = fitting - 1  # the next is whole before the oldest goes
     if most_kept >= (2 if case("validation.enable") else 1):
         return Fix(changes={"train.ckpt.max_keep": most_kept})
@@ -363,8 +365,8 @@ def model(preflight: Preflight) -> Iterator[Finding]:
 
 
 def _architecture(preflight: Preflight, name: str) -> Iterator[Finding]:
-    """Whether the engine loads what the Hub, or what it left on this machine, says the model is;
-    what the name alone tells was looked at with the spec."""
+    """Yield whether the engine loads what the Hub, or what it left on this machine, says the model
+    is; what the name alone tells was looked at with the spec."""
     if model_names.family(name)[0] or preflight.has_own_data:
         return
     repo = name.removeprefix(model_names.HUB)
@@ -381,7 +383,7 @@ def _architecture(preflight: Preflight, name: str) -> Iterator[Finding]:
 
 
 def _model_folder(folder: Path) -> Iterator[Finding]:
-    """What is missing or damaged in the folder; of an Omni model the spec's rules tell how to
+    """Yield what is missing or damaged in the folder; of an Omni model the spec's rules tell how to
     convert it."""
     _, is_omni = model_names.family(str(folder))
     if is_omni or not folder.is_dir() or not any(folder.iterdir()):
@@ -393,13 +395,13 @@ def _model_folder(folder: Path) -> Iterator[Finding]:
 
 
 def _cached(repo: str) -> bool:
-    """Whether a complete snapshot of a model is on this machine."""
+    """Return whether a complete snapshot of a model is on this machine."""
     config = _cached_config(repo)
     return bool(config) and not findings.has_errors(run_outputs.verify_model(config.parent))
 
 
 def _cached_config(repo: str) -> Path | None:
-    """The config.json of a model's snapshot on this machine."""
+    """Return the config.json of a model's snapshot on this machine."""
     import huggingface_hub
 
     config = huggingface_hub.try_to_load_from_cache(repo, "config.json")
@@ -407,7 +409,7 @@ def _cached_config(repo: str) -> Path | None:
 
 
 def hub_access(repo: str, kind: str = "model") -> Iterator[Finding]:
-    """What stands between this token and a repository; without an answer of the Hub a complete
+    """Find what stands between this token and a repository; without an answer of the Hub a complete
     snapshot will do."""
     repo = "/".join(repo.split("/")[:2])
     try:

@@ -93,8 +93,8 @@ def _read_tokens(case: Case) -> None:
 def survey_data(
     case: Case, keys: actions.DataKeys, folder: Path
 ) -> tuple[Path | None, list[Finding]]:
-    """(dataset facts written into `folder`, findings) of the annotations and media that two keys
-    name; no facts of data that is not here."""
+    """Return (dataset facts written into `folder`, findings) of the annotations and media that two
+    keys name; no facts of data that is not here."""
     written = case(keys.annotations)
     media = case(keys.media)
     if not written:

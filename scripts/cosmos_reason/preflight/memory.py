@@ -170,7 +170,7 @@ def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) ->
 
 
 def _share_in_words(plan: gpu_memory.Plan, gib: float) -> str:
-    """Which part of the GPU vllm can have beside the policy."""
+    """Return which part of the GPU vllm can have beside the policy."""
     least, most = gpu_memory.shares(plan, gib)
     if least > most:
         return f"no {gpu_memory.SHARE} fits: vllm starts with {least:g}, {max(most, 0):g} is left"
@@ -196,8 +196,9 @@ def _why_less_is_enough(plan: gpu_memory.Plan, fits_measured: bool) -> str:
 
 
 def kept_checkpoints(case: Case) -> tuple[int, float]:
-    """(how many checkpoints are there at a time, GiB of one): what is resumed from and the exported
-    model, with some to spare. The best is kept, and a new one is whole before the oldest goes."""
+    """Return (how many checkpoints are there at a time, GiB of one): what is resumed from and the
+    exported model, with some to spare. The best is kept, and a new one is whole before the oldest
+    goes."""
     if case.action not in actions.TRAINING or not case("train.ckpt.enable_checkpoint"):
         return 0, 0.0
     plan = gpu_memory.of_spec(case, 1, 1, 1)

@@ -94,8 +94,8 @@ class ChatServer:
         self.same: dict[str, set[str]] = {}  # names of one model, as `check_model` learns them
 
     def each(self, ask: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[list[Result]]:
-        """What `ask`, which calls `complete`, returns for each item, in lists as they come, in any
-        order. The first Failure of `ask` ends it, after the other results of the moment were
+        """Yield what `ask`, which calls `complete`, returns for each item, in lists as they come,
+        in any order. The first Failure of `ask` ends it, after the other results of the moment were
         given."""
         with self.connected():
             yield from self._each(ask, items)
@@ -152,7 +152,8 @@ class ChatServer:
         raise bad_input("EVAL-ENDPOINT-MODEL", self.url, message, fix, served=list(served))
 
     def _patiently(self, act: Callable[[], Result | Problem]) -> Result:
-        """What `act` returns, which is tried again while its Problem may pass. Raises Failure."""
+        """Return what `act` returns, which is tried again while its Problem may pass. Raises
+        Failure."""
         for attempt in range(1, self.attempts + 1):
             outcome = act()
             if not isinstance(outcome, Problem):
@@ -178,7 +179,7 @@ class ChatServer:
         return outcome
 
     def _served(self) -> dict[str, str | None] | Problem | None:
-        """The names of its models with the root of each; None when it does not tell them."""
+        """Return the names of its models with the root of each; None when it does not tell them."""
         outcome = self._attempt("GET", "/models")
         if not isinstance(outcome, Problem):
             return _names(outcome)
@@ -192,7 +193,7 @@ class ChatServer:
         return outside("EVAL-ENDPOINT-REFUSED", self.url, f"got {problem.text}", self.as_given)
 
     def _attempt(self, method: str, path: str, body: dict | None = None) -> bytes | Problem:
-        """The content of an answer with status 200."""
+        """Return the content of an answer with status 200."""
         try:
             reply, content = self._exchange(method, path, body)
         except httpx.RequestError as error:
@@ -208,8 +209,8 @@ class ChatServer:
         return Problem(text, may_pass=status in TRANSIENT, pause=pause, status=status)
 
     def _exchange(self, method: str, path: str, body: dict | None) -> tuple[httpx.Response, bytes]:
-        """The reply and its content, which may take `timeout` seconds as a whole, not only from
-        byte to byte."""
+        """Return the reply and its content, which may take `timeout` seconds as a whole, not only
+        from byte to byte."""
         end = time.monotonic() + self.timeout
         content = bytearray()
         with self.client.stream(method, f"{self.url}{path}", json=body) as reply:
@@ -267,12 +268,12 @@ class ChatServer:
         raise outside("EVAL-ENDPOINT-OTHER-MODEL", self.url, message, replied=replied, asked=asked)
 
     def _shown(self, content: bytes) -> str:
-        """The start of what a server answered, without our key."""
+        """Return the start of what a server answered, without our key."""
         text = self._masked(content[:1_000_000].decode("utf-8", "replace"))
         return " ".join(text[:1000].split())[:300] or "an empty answer"
 
     def _masked(self, text: str) -> str:
-        """The text without our key, also as the key is written in JSON."""
+        """Return the text without our key, also as the key is written in JSON."""
         escaped = json.dumps(self.key)[1:-1]
         for form in (self.key, escaped, escaped.replace("/", "\\/")):
             if form:
@@ -281,7 +282,8 @@ class ChatServer:
 
 
 def _likely(logprobs: object) -> dict[str, float]:
-    """The probability of each token that a chat completion's logprobs name for the first one."""
+    """Return the probability of each token that a chat completion's logprobs name for the first
+    one."""
     if not logprobs or not logprobs.get("content"):
         return {}
     likely: dict[str, float] = {}
@@ -301,7 +303,8 @@ def _names(content: bytes) -> dict[str, str | None] | None:
 
 
 def checked_address(url: str, flag: str) -> str:
-    """The address before /chat/completions. Raises Failure, also for one that holds a password."""
+    """Return the address before /chat/completions. Raises Failure, also for one that holds a
+    password."""
     if not _is_plain_address(url):
         message = (
             "got no plain address, expected one such as http://localhost:8000/v1 "
@@ -322,8 +325,8 @@ def _is_plain_address(url: str) -> bool:
 
 
 def key_of(variable: str) -> str:
-    """The key in a variable of the environment; only the default variable may be missing. Raises
-    Failure, never showing the key."""
+    """Return the key in a variable of the environment; only the default variable may be missing.
+    Raises Failure, never showing the key."""
     key = os.environ.get(variable, "").strip()
     is_missing = not key and variable != secrets.CHAT_KEY
     if is_missing or not key.isascii() or not key.isprintable():
@@ -337,7 +340,7 @@ def _backoff(attempt: int) -> float:
 
 
 def seconds_of(retry_after: str | None) -> float:
-    """The pause that a Retry-After header asks for; it is a number of seconds or a date."""
+    """Return the pause that a Retry-After header asks for; it is a number of seconds or a date."""
     if not retry_after:
         return 0.0
     try:

@@ -22,8 +22,8 @@ ARCHITECTURE_SECONDS = 3
 
 
 def token(secrets_env: Path | None = None) -> str | None:
-    """The Hub token from a KEY=VALUE file, else from the environment. The value is never printed or
-    written."""
+    """Return the Hub token from a KEY=VALUE file, else from the environment. The value is never
+    printed or written."""
     in_file = _read_variables(secrets_env) if secrets_env else {}
     for name in TOKEN_NAMES:
         value = in_file.get(name) or os.environ.get(name)
@@ -33,7 +33,7 @@ def token(secrets_env: Path | None = None) -> str | None:
 
 
 def _read_variables(path: Path) -> dict[str, str]:
-    """The variables of a file with lines like KEY=VALUE or export KEY="VALUE"."""
+    """Return the variables of a file with lines like KEY=VALUE or export KEY="VALUE"."""
     variables = {}
     for line in files.read_text(path).splitlines():
         stripped = line.strip()
@@ -46,8 +46,8 @@ def _read_variables(path: Path) -> dict[str, str]:
 def fetch_model(
     written: str, patterns: list[str], flag: str, secrets_env=None, cache_dir: Path | None = None
 ) -> Path:
-    """The local folder of a model by any of its names. Of a Hub model and of s3:// only the files
-    that match `patterns` are fetched, once. Raises Failure (exit 2 or 3)."""
+    """Return the local folder of a model by any of its names. Of a Hub model and of s3:// only the
+    files that match `patterns` are fetched, once. Raises Failure (exit 2 or 3)."""
     if s3.is_uri(written):
         return s3.snapshot(written, patterns)
     local = Path(written).expanduser()
@@ -63,8 +63,8 @@ def fetch_model(
 
 
 def repo_of(folder: str | Path) -> str | None:
-    """ORG/NAME of the Hub model whose snapshot in a cache a folder is, None for any other folder. A
-    snapshot lies in models--ORG--NAME/snapshots/COMMIT."""
+    """Return ORG/NAME of the Hub model whose snapshot in a cache a folder is, None for any other
+    folder. A snapshot lies in models--ORG--NAME/snapshots/COMMIT."""
     snapshots = Path(folder).parent
     cached = snapshots.parent.name
     if snapshots.name != "snapshots" or not cached.startswith("models--"):
@@ -73,7 +73,8 @@ def repo_of(folder: str | Path) -> str | None:
 
 
 def commit(repo: str, secret: str | None) -> str:
-    """The immutable commit that `main` of a model repository is at. Raises Failure (exit 3)."""
+    """Return the immutable commit that `main` of a model repository is at. Raises Failure (exit
+    3)."""
     with _api(repo, secret) as api:
         return api.model_info(repo, timeout=30).sha
 
@@ -87,8 +88,8 @@ class NotTold(enum.Enum):
 
 @functools.cache
 def architecture(repo: str, secret: str | None) -> str | NotTold:
-    """The model_type in the config.json of a model, of which nothing else is fetched. It is asked
-    for once, and waited for a few seconds in all."""
+    """Return the model_type in the config.json of a model, of which nothing else is fetched. It is
+    asked for once, and waited for a few seconds in all."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
@@ -104,7 +105,8 @@ def architecture(repo: str, secret: str | None) -> str | NotTold:
 
 
 def _config(repo: str, secret: str | None) -> object:
-    """What is in the config.json of a model; None where there is none, or one that is no JSON."""
+    """Return what is in the config.json of a model; None where there is none, or one that is no
+    JSON."""
     import httpx
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers, get_session
@@ -127,7 +129,7 @@ def _config(repo: str, secret: str | None) -> object:
 
 
 def cache() -> Path:
-    """The folder of all snapshots."""
+    """Return the folder of all snapshots."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
@@ -136,8 +138,8 @@ def cache() -> Path:
 def snapshot(
     repo: str, revision: str, patterns: list[str], cache_dir: Path | None, secret: str | None
 ) -> Path:
-    """A local snapshot of the files that match `patterns`, in a folder named by the commit. Raises
-    Failure (exit 3)."""
+    """Return a local snapshot of the files that match `patterns`, in a folder named by the commit.
+    Raises Failure (exit 3)."""
     with _api(repo, secret) as api:
         folder = api.snapshot_download(
             repo, revision=revision, allow_patterns=patterns, cache_dir=cache_dir
@@ -146,16 +148,16 @@ def snapshot(
 
 
 def dataset(repo: str, revision: str | None, secret: str | None) -> tuple[str, list[str]]:
-    """(commit, names of its files) of a dataset repository, at `revision` or `main`. Raises Failure
-    (exit 3)."""
+    """Return (commit, names of its files) of a dataset repository, at `revision` or `main`. Raises
+    Failure (exit 3)."""
     with _api(repo, secret, "dataset") as api:
         found = api.dataset_info(repo, revision=revision, timeout=30)
         return found.sha, sorted(entry.rfilename for entry in found.siblings or [])
 
 
 def dataset_file(repo: str, commit: str, name: str, secret: str | None) -> Path:
-    """A local copy of one file of a dataset repository, downloaded once. Raises Failure (exit
-    3)."""
+    """Return a local copy of one file of a dataset repository, downloaded once. Raises Failure
+    (exit 3)."""
     with _api(repo, secret, "dataset") as api:
         return Path(api.hf_hub_download(repo, name, repo_type="dataset", revision=commit))
 
@@ -174,7 +176,7 @@ def readable(repo: str, kind: str, secret: str | None) -> None:
 
 
 def with_owner(repo: str, secret: str | None) -> str:
-    """OWNER/NAME: a name without an owner is the token's own. Raises Failure (exit 3)."""
+    """Return OWNER/NAME: a name without an owner is the token's own. Raises Failure (exit 3)."""
     with _api(repo, secret) as api:
         return _owned(repo, api.whoami())
 
@@ -184,9 +186,9 @@ def _owned(repo: str, me: dict) -> str:
 
 
 def writable(repo: str, secret: str | None) -> dict | None:
-    """What stands at `repo`: {"private": bool, "files": [names]}, or None when nothing does. Raises
-    Failure (exit 3) unless the token may write there, as far as the Hub says before a first write.
-    A name without an owner is the token's own."""
+    """Return what stands at `repo`: {"private": bool, "files": [names]}, or None when nothing does.
+    Raises Failure (exit 3) unless the token may write there, as far as the Hub says before a first
+    write. A name without an owner is the token's own."""
     with _api(repo, secret) as api:
         from huggingface_hub import errors
 
@@ -217,8 +219,8 @@ def writable(repo: str, secret: str | None) -> dict | None:
 
 
 def _may_write(access: dict, repo: str) -> bool:
-    """What whoami says of a token: its role, and of a fine-grained one the rights to its account,
-    its organisations and single repositories."""
+    """Return what whoami says of a token: its role, and of a fine-grained one the rights to its
+    account, its organisations and single repositories."""
     if access.get("role") != "fineGrained":
         return access.get("role") != "read"
     names = (repo.split("/")[0].lower(), repo.lower())
@@ -242,7 +244,7 @@ def publish(repo: str, contents: Mapping[str, Path], private: bool, secret: str 
 
 @contextmanager
 def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
-    """The Hub's own client; what it raises about `repo` becomes findings of exit 3."""
+    """Yield the Hub's own client; what it raises about `repo` becomes findings of exit 3."""
     import httpx
     from huggingface_hub import HfApi, errors
 
@@ -275,7 +277,8 @@ def _page(repo: str, kind: str) -> str:
 
 
 def _gated(repo: str, kind: str, status: int) -> Failure:
-    """A repository whose agreement was not accepted; the Hub says 401 when there is no token."""
+    """Return a repository whose agreement was not accepted; the Hub says 401 when there is no
+    token."""
     page = _page(repo, kind)
     if status == 401:
         actual = "no token"

@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def last_words(self) -> str:
-        """The end of what it printed on one line, without secrets."""
+        """Return the end of what it printed on one line, without secrets."""
         text = self.err.strip() or self.out.strip()
         return secrets.hidden(" ".join(text.split())[-300:])
 
@@ -115,14 +115,14 @@ class Host:
         return call(list(words), limit)
 
     def has(self, path: str) -> bool | None:
-        """Whether the path is there; None when the host does not say."""
+        """Return whether the path is there; None when the host does not say."""
         if not self.ssh:
             return os.path.exists(path)
         code = self.call("test", "-e", path).code
         return {0: True, 1: False}.get(code)
 
     def place(self, path: str) -> Place | None:
-        """None when the host does not say."""
+        """Return None when the host does not say."""
         lines = self.call("sh", "-c", PLACE, "sh", path).out.splitlines()
         if len(lines) < 3:
             return None
@@ -134,7 +134,8 @@ class Host:
 
 
 def over_ssh(target: str, port: str = "", key: str = "") -> Host:
-    """`target` is HOST or USER@HOST. Raises Failure for one that ssh would take for a flag."""
+    """Return the host behind `target`, HOST or USER@HOST. Raises Failure for one that ssh would
+    take for a flag."""
     if target.startswith("-") or not SSH_TARGET.fullmatch(target):
         message = "got no host name, expected HOST or USER@HOST"
         raise findings.bad_input("PRE-HOST-NAME", target, message)

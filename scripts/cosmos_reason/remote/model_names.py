@@ -28,12 +28,12 @@ DATASET_PAGE = re.compile(
 
 
 def dataset(written: str) -> str:
-    """ORG/NAME[@COMMIT] of a dataset's address on the Hub; other names as they are."""
+    """Return ORG/NAME[@COMMIT] of a dataset's address on the Hub; other names as they are."""
     return DATASET_PAGE.sub(r"\1", written)
 
 
 def may_be_dataset(written: str) -> bool:
-    """Whether what is no file here reads like a dataset of the Hub rather than a path."""
+    """Return whether what is no file here reads like a dataset of the Hub rather than a path."""
     name = dataset(written).partition("@")[0]
     if not HUB_NAME.fullmatch(name) or os.path.splitext(name)[1]:
         return False
@@ -41,12 +41,9 @@ def may_be_dataset(written: str) -> bool:
 
 
 def canonical(written: str, flag: str = "--model") -> str:
-    """`hf_model://ORG/NAME` for a Hub model, its web page or a spoken name; an absolute path for a
-    local folder.
-
-    Raises Failure (exit 2), naming the `flag` or spec key it was given with, for a name that is
-    neither.
-    """
+    """Return `hf_model://ORG/NAME` for a Hub model, its web page or a spoken name; an absolute path
+    for a local folder. Raises Failure (exit 2), naming the `flag` or spec key it was given with,
+    for a name that is neither."""
     name = HUB_PAGE.sub(r"\1", written.strip()).removeprefix(HUB)
     local = Path(name).expanduser()
     if not written.startswith(HUB) and _is_local(name, local):
@@ -65,19 +62,19 @@ def canonical(written: str, flag: str = "--model") -> str:
 
 
 def _is_local(name: str, local: Path) -> bool:
-    """Whether a name is a folder here, or written as a path; the empty name is neither."""
+    """Return whether a name is a folder here, or written as a path; the empty name is neither."""
     if not name:
         return False
     return os.path.isdir(local) or name.startswith(("/", "./", "../", "~"))
 
 
 def published() -> dict[str, dict]:
-    """The facts of each model that NVIDIA is known to publish."""
+    """Return the facts of each model that NVIDIA is known to publish."""
     return bundle.skill_info()["models"]
 
 
 def _aliases() -> dict[str, str]:
-    """The known models by their plain names and aliases."""
+    """Return the known models by their plain names and aliases."""
     found = {}
     for model, facts in published().items():
         for alias in (model, *facts["aliases"]):
@@ -86,8 +83,9 @@ def _aliases() -> dict[str, str]:
 
 
 def _looks_like_a_missing_folder(name: str) -> bool:
-    """Whether a name reads like a relative path rather than ORG/NAME or an address: it has more
-    than one slash, or begins with a folder of this place or a name that people give to folders."""
+    """Return whether a name reads like a relative path rather than ORG/NAME or an address: it has
+    more than one slash, or begins with a folder of this place or a name that people give to
+    folders."""
     first, *rest = name.split("/")
     is_address = ":" in first or "." in first
     if is_address or not rest:
@@ -143,21 +141,21 @@ def _plain(name: str) -> str:
 
 
 def is_unknown_of_nvidia(name: str) -> bool:
-    """Whether a canonical name is of NVIDIA's and of no model that is known here."""
+    """Return whether a canonical name is of NVIDIA's and of no model that is known here."""
     repository = name.removeprefix(HUB)
     return repository.startswith("nvidia/") and repository not in published()
 
 
 def unproven(name: str) -> str:
-    """What nobody here has seen of a known model; "" where it was run."""
+    """Return what nobody here has seen of a known model; "" where it was run."""
     named = site.MODELS.get(name, name.removeprefix(HUB))
     facts = bundle.skill_info()["models"].get(named, {})
     return " ".join(facts.get("unproven", "").split())
 
 
 def family(name: str) -> tuple[str | None, bool]:
-    """(architecture, whether it is an unconverted Omni checkpoint) of a canonical name; (None,
-    False) when unknown.
+    """Return (architecture, whether it is an unconverted Omni checkpoint) of a canonical name;
+    (None, False) when unknown.
 
     For a local folder both come from its config.json; what is not here may tell its family by its
     name.
@@ -179,7 +177,8 @@ def family(name: str) -> tuple[str | None, bool]:
 
 
 def positions(name: str) -> int | None:
-    """The longest sequence that a known model, or one in a local folder, has positions for."""
+    """Return the longest sequence that a known model, or one in a local folder, has positions
+    for."""
     known = bundle.skill_info()["models"].get(site.MODELS.get(name, name.removeprefix(HUB)))
     if known:
         return known.get("positions")
@@ -190,13 +189,14 @@ def positions(name: str) -> int | None:
 
 
 def known_family(name: str) -> Family:
-    """The family of a model; the default one, which most are of, for a model that is not known."""
+    """Return the family of a model; the default one, which most are of, for a model that is not
+    known."""
     return FAMILIES.get(family(name)[0], DEFAULT)
 
 
 def adapter_base(name: str) -> str:
-    """The base model under the LoRA adapter in a local folder, "MODEL" when it is not told; empty
-    without adapter."""
+    """Return the base model under the LoRA adapter in a local folder, "MODEL" when it is not told;
+    empty without adapter."""
     config = Path(name) / "adapter_config.json"
     if not os.path.isfile(config):
         return ""
@@ -204,7 +204,7 @@ def adapter_base(name: str) -> str:
 
 
 def read_table(path: Path) -> dict:
-    """A JSON object; empty when the file is not there or holds something else."""
+    """Return a JSON object; empty when the file is not there or holds something else."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

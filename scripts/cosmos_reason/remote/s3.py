@@ -46,7 +46,8 @@ def is_uri(text) -> bool:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """('bucket', 'key/of/it') of an s3:// name; the key may be empty. Raises Failure (exit 2)."""
+    """Return ('bucket', 'key/of/it') of an s3:// name; the key may be empty. Raises Failure (exit
+    2)."""
     bucket, _, key = uri.removeprefix(SCHEME).partition("/")
     if not is_uri(uri) or not bucket or "//" in f"/{key}" or ".." in key.split("/"):
         raise bad_input("S3-NAME", uri, "got no such form, expected s3://BUCKET/PREFIX")
@@ -54,17 +55,18 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def join(uri: str, name: str) -> str:
-    """The object `name` below the prefix `uri`."""
+    """Return the object `name` below the prefix `uri`."""
     return f"{uri.rstrip('/')}/{name}"
 
 
 def cache() -> Path:
-    """Where fetched objects are kept."""
+    """Return where fetched objects are kept."""
     return files.cache_folder() / "s3"
 
 
 def client():
-    """A boto3 client with short time limits; give it to several calls to share its connections.
+    """Return a boto3 client with short time limits; give it to several calls to share its
+    connections.
 
     A request is tried AWS_MAX_ATTEMPTS times, or five.
     """
@@ -79,7 +81,7 @@ def client():
 
 
 def objects(uri: str, connection=None) -> Iterator[Object]:
-    """Every object below a prefix, in order of name. Raises Failure (exit 3)."""
+    """Yield every object below a prefix, in order of name. Raises Failure (exit 3)."""
     bucket, key = split(uri)
     prefix = f"{key.rstrip('/')}/" if key else ""
     with failures(uri):
@@ -97,7 +99,7 @@ def objects(uri: str, connection=None) -> Iterator[Object]:
 
 
 def head(uri: str, connection=None) -> Object | None:
-    """One object, or None when there is none of that name. Raises Failure (exit 3)."""
+    """Return one object, or None when there is none of that name. Raises Failure (exit 3)."""
     facts = _facts(uri, connection)
     if facts is None:
         return None
@@ -106,7 +108,8 @@ def head(uri: str, connection=None) -> Object | None:
 
 
 def _facts(uri: str, connection=None) -> dict | None:
-    """What S3 says of one object, with its checksums; None when there is none of that name."""
+    """Return what S3 says of one object, with its checksums; None when there is none of that
+    name."""
     from botocore.exceptions import ClientError
 
     bucket, key = split(uri)
@@ -121,9 +124,9 @@ def _facts(uri: str, connection=None) -> dict | None:
 
 
 def _cached(found: Object) -> Path:
-    """Where the copy of an object is kept: by its content, so that copies of one clip below several
-    prefixes are one here, where its tag is a hash of that (of an object sent in one part), else by
-    its address too."""
+    """Return where the copy of an object is kept: by its content, so that copies of one clip below
+    several prefixes are one here, where its tag is a hash of that (of an object sent in one part),
+    else by its address too."""
     content = f"{found.etag}\n{found.size}"
     if not MD5.fullmatch(found.etag):
         content = f"{found.uri}\n{content}"
@@ -132,7 +135,7 @@ def _cached(found: Object) -> Path:
 
 
 def fetch(found: Object, connection=None, copied: Callable[[int], None] | None = None) -> Path:
-    """A local copy of the object, downloaded only when its content is not in the cache yet.
+    """Return a local copy of the object, downloaded only when its content is not in the cache yet.
     `copied` gets counts of bytes. Raises Failure (exit 3)."""
     path = _cached(found)
     if path.is_file() and path.stat().st_size == found.size:
@@ -144,8 +147,8 @@ def fetch(found: Object, connection=None, copied: Callable[[int], None] | None =
 
 
 def local(uri: str, connection=None) -> Path:
-    """A local copy of one object. Raises Failure: exit 2 when there is none of that name, else exit
-    3."""
+    """Return a local copy of one object. Raises Failure: exit 2 when there is none of that name,
+    else exit 3."""
     connection = connection or client()
     found = head(uri, connection)
     if found is None:
@@ -154,9 +157,9 @@ def local(uri: str, connection=None) -> Path:
 
 
 def snapshot(uri: str, patterns: list[str], names: set[str] | None = None) -> Path:
-    """A folder of links to the cached copies of the objects below `uri` whose names match, or with
-    `names` of exactly those, and of what lies in those; the same folder for the same content.
-    Raises Failure (exit 3), also when the disk is too small."""
+    """Return a folder of links to the cached copies of the objects below `uri` whose names match,
+    or with `names` of exactly those, and of what lies in those; the same folder for the same
+    content. Raises Failure (exit 3), also when the disk is too small."""
     connection = client()
     wanted = []
     for found in objects(uri, connection):
@@ -197,7 +200,7 @@ def _refuse_missing(uri: str, names: set[str], wanted: list[Object]) -> None:
 
 
 def _called(found: Object) -> tuple[str, str]:
-    """By what an object can be asked for: its name, or that of its folder."""
+    """Return by what an object can be asked for: its name, or that of its folder."""
     return found.name, posixpath.dirname(found.name)
 
 
@@ -247,8 +250,8 @@ def send(
 
 
 def is_same(path: Path, uri: str, connection=None) -> bool:
-    """Whether the object holds the file's bytes, by the SHA-256 that S3 states, or where it states
-    none by its ETag.
+    """Return whether the object holds the file's bytes, by the SHA-256 that S3 states, or where it
+    states none by its ETag.
 
     Of an object that was sent in parts both are a hash of the parts' hashes, so one that another
     tool sent in parts of another size is not recognised. Raises Failure (exit 3).
@@ -263,7 +266,8 @@ def is_same(path: Path, uri: str, connection=None) -> bool:
 
 
 def _hash(path: Path, algorithm: str) -> bytes:
-    """The hash of a file that is sent at once; of a larger file, the hash of its parts' hashes."""
+    """Return the hash of a file that is sent at once; of a larger file, the hash of its parts'
+    hashes."""
     with open(path, "rb") as handle:
         if path.stat().st_size < PART_BYTES:
             return hashlib.new(algorithm, handle.read()).digest()
@@ -298,7 +302,7 @@ def failures(uri: str) -> Iterator[None]:
 
 
 def _answered(uri: str, code: str) -> Failure:
-    """What an error code of S3 means."""
+    """Return what an error code of S3 means."""
     if code in REFUSED:
         message = f"got {code}, expected credentials that may use it"
         return outside("S3-ACCESS", uri, message)

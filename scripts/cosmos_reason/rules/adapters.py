@@ -25,7 +25,7 @@ LAYER_NUMBER = re.compile(
 
 
 def bad_patterns(patterns: list[str] | None) -> str:
-    """The patterns that Python's re refuses, as the trainer would."""
+    """Return the patterns that Python's re refuses, as the trainer would."""
     wrong = []
     for pattern in patterns or []:
         try:
@@ -36,13 +36,13 @@ def bad_patterns(patterns: list[str] | None) -> str:
 
 
 def targets(case) -> list[str] | str:
-    """The layers that get adapters: entries of a list, or one word for a group of layers."""
+    """Return the layers that get adapters: entries of a list, or one word for a group of layers."""
     return (case("policy.lora") and case("policy.lora.target_modules")) or []
 
 
 def is_part_of_a_layer(case, entry: str) -> bool:
-    """Whether an entry is part of the name of a layer of the model, or of any family where that is
-    not known."""
+    """Return whether an entry is part of the name of a layer of the model, or of any family where
+    that is not known."""
     family = FAMILIES.get(model_names.family(case.model)[0])
     layers = " ".join(family.linear_layers) if family else LAYERS
     return " " not in entry and LAYER_NUMBER.sub("0", entry) in layers

@@ -41,7 +41,8 @@ def is_config(table: dict) -> bool:
 
 
 def datasets_of(table: dict) -> list[str]:
-    """The names in such a config, of which one may stand alone. Raises Failure without any."""
+    """Return the names in such a config, of which one may stand alone. Raises Failure without
+    any."""
     names = table[DATASETS]
     if isinstance(names, str):
         names = [names]
@@ -52,8 +53,8 @@ def datasets_of(table: dict) -> list[str]:
 
 
 def converted(table: dict, engine: str) -> tuple[dict, list[Finding]]:
-    """The evaluate spec that the config means, without the datasets, and what is to be said of
-    it."""
+    """Return the evaluate spec that the config means, without the datasets, and what is to be said
+    of it."""
     spec = copy.deepcopy(table)
     del spec[DATASETS]
     evaluation = spec.setdefault("evaluation", {})
@@ -73,7 +74,7 @@ def converted(table: dict, engine: str) -> tuple[dict, list[Finding]]:
 
 
 def _without_shares(spec: dict) -> dict[str, object]:
-    """The keys that say how many GPUs share the model, which are taken out of the spec."""
+    """Return the keys that say how many GPUs share the model, which are taken out of the spec."""
     stated = {}
     for place in ("", "model.", "evaluation."):
         for name in (VARIABLE, VARIABLE.lower()):
@@ -86,8 +87,8 @@ def _without_shares(spec: dict) -> dict[str, object]:
 
 
 def _share_out(spec: dict, count: object, written: str, engine: str) -> list[Finding]:
-    """So many GPUs share the model; the embedded engine has the whole model on each, which answer
-    different questions."""
+    """Let so many GPUs share the model; the embedded engine has the whole model on each, which
+    answer different questions."""
     spec[GPUS] = count
     if engine != "transformers":
         document.set_value(spec, SHARES, count)
@@ -114,8 +115,8 @@ def _loaders_left_out(evaluation: dict, engine: str) -> list[Finding]:
 
 
 def take_environment(draft: Draft) -> None:
-    """TP_SIZE of the environment counts where neither the config nor the command line says how
-    many GPUs share the model; what it says otherwise is warned of."""
+    """Take TP_SIZE of the environment where neither the config nor the command line says how many
+    GPUs share the model; what it says otherwise is warned of."""
     written = os.environ.get(VARIABLE)
     is_said = "--gpus-per-node" in draft.flags or {SHARES, GPUS} & draft.named.keys()
     if written is None or is_said:
@@ -140,8 +141,8 @@ def take_environment(draft: Draft) -> None:
 
 
 def take_sampling(draft: Draft) -> None:
-    """What the evaluator sets for the answer type, however that was chosen; what the command line
-    sets stays."""
+    """Take what the evaluator sets for the answer type, however that was chosen; what the command
+    line sets stays."""
     answer_type = document.get(draft.spec, ANSWER_TYPE)
     for name, value in OF_ANSWER_TYPE.get(answer_type, {}).items():
         key = f"generation.{name}"
@@ -150,8 +151,9 @@ def take_sampling(draft: Draft) -> None:
 
 
 def take_datasets(draft: Draft, names: list[str], data: str | None, output: str) -> None:
-    """The questions of the named datasets below the data folder: of one its own file, of several
-    one file beside the spec, whose records carry the name of theirs as a tag. Raises Failure."""
+    """Take the questions of the named datasets below the data folder: of one its own file, of
+    several one file beside the spec, whose records carry the name of theirs as a tag. Raises
+    Failure."""
     if not data:
         message = f"got the datasets {', '.join(names)}, expected the folder that holds them"
         fix = Fix(flags={FLAG: "data"})
@@ -176,13 +178,14 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
 
 
 def _folders(data: str, name: str) -> list[str]:
-    """Where a dataset is looked for: below `benchmark` in the data folder, as the guide downloads
-    it, and in the data folder itself."""
+    """Return where a dataset is looked for: below `benchmark` in the data folder, as the guide
+    downloads it, and in the data folder itself."""
     return [os.path.join(absolute(data), *parts, name) for parts in (("benchmark",), ())]
 
 
 def _root(data: str, name: str) -> str | None:
-    """The folder of a dataset: what build_dataset made of it, with its clips, else the download."""
+    """Return the folder of a dataset: what build_dataset made of it, with its clips, else the
+    download."""
     folders = _folders(data, name)
     for root in [*(os.path.join(folder, BUILT) for folder in folders), *folders]:
         if annotations.locate(root).is_file():
@@ -207,8 +210,8 @@ def _download(data: str) -> Fix:
 
 
 def _clips_missing(root: str, name: str, data: str) -> list[Finding]:
-    """A warning when neither the first clip of a dataset nor an archive is there: the clips of some
-    are published apart, and cut from raw data. What cannot be read is told by others."""
+    """Return a warning when neither the first clip of a dataset nor an archive is there: the clips
+    of some are published apart, and cut from raw data. What cannot be read is told by others."""
     table = annotations.locate(root)
     try:
         samples = annotations.stream(JsonRecords(table), Tally())

@@ -72,25 +72,25 @@ class Case(dict):
         return self(self.params["model"])
 
     def is_read(self, key: str) -> bool:
-        """Whether the engine applies the key, one of the action's schema."""
+        """Return whether the engine applies the key, one of the action's schema."""
         return self.engine in document.keys(self.action)[key]["x-engines"]
 
     @property
     def reads_frames(self) -> bool:
-        """Whether the engine can be told how clips are sampled for this action."""
+        """Return whether the engine can be told how clips are sampled for this action."""
         return self.is_read(self.vision + "nframes")
 
     @property
     def adapter_base(self) -> str:
-        """The base model that the folder of an adapter names; "" for a model."""
+        """Return the base model that the folder of an adapter names; "" for a model."""
         if not self.model.startswith("/"):
             return ""
         return model_names.adapter_base(self.model)
 
     @property
     def is_wrapped(self) -> bool | str:
-        """Whether cosmos-rl has no model of its own for the family and wraps the Hugging Face one;
-        words when the family is not known, which is so for most models."""
+        """Return whether cosmos-rl has no model of its own for the family and wraps the Hugging
+        Face one; words when the family is not known, which is so for most models."""
         if not self.cosmos:
             return False
         family, _ = model_names.family(self.model)
@@ -100,18 +100,18 @@ class Case(dict):
 
     @property
     def parameters(self) -> int | None:
-        """Those of the model, None where its widths are not known."""
+        """Return those of the model, None where its widths are not known."""
         widths = geometry(self.model)
         return widths.parameters if widths else None
 
     @property
     def is_small(self) -> bool:
-        """Whether the model has up to 3 billion parameters, as far as is known."""
+        """Return whether the model has up to 3 billion parameters, as far as is known."""
         return bool(self.parameters) and self.parameters <= SMALL
 
     @property
     def omni(self) -> bool:
-        """Whether the model is a Cosmos 3 Omni checkpoint that is not converted."""
+        """Return whether the model is a Cosmos 3 Omni checkpoint that is not converted."""
         _, omni = model_names.family(self.model)
         return omni
 
@@ -132,8 +132,9 @@ class Case(dict):
 
     @property
     def needed_gpus(self) -> int:
-        """The launcher places no rollouts of their own in the colocated modes (cosmos-rl
-        launch_all); the embedded engine has a process for each data-parallel rank."""
+        """Return the GPUs that a launch takes. The launcher places no rollouts of their own in the
+        colocated modes (cosmos-rl launch_all); the embedded engine has a process for each
+        data-parallel rank."""
         if self.action not in actions.TRAINING:
             return self("num_gpus") or 1
         if not self.cosmos:
@@ -144,8 +145,9 @@ class Case(dict):
 
     @property
     def ranks(self) -> int:
-        """Who takes a batch of its own in a training: data-parallel ranks, but in GRPO, and where
-        cosmos-rl trains several replicas, whole replicas, which deal it to their ranks."""
+        """Return how many take a batch of their own in a training: data-parallel ranks, but in
+        GRPO, and where cosmos-rl trains several replicas, whole replicas, which deal it to their
+        ranks."""
         if self.action not in actions.TRAINING:
             return 1
         replicas = self(REPLICAS) if self.cosmos else 1
@@ -155,12 +157,12 @@ class Case(dict):
 
     @property
     def ranks_of_replica(self) -> int:
-        """Data-parallel ranks of one replica."""
+        """Return the data-parallel ranks of one replica."""
         return math.prod(self(key) for key in RANKS_OF_REPLICA)
 
     @property
     def global_batch(self) -> int:
-        """Records of one optimizer step of a training, over all ranks."""
+        """Return the records of one optimizer step of a training, over all ranks."""
         return self(BATCH) * self.ranks
 
     @cached_property
@@ -169,7 +171,8 @@ class Case(dict):
 
     @cached_property
     def records(self) -> int | None:
-        """Records of the data that the action reads; None when nobody here can count them."""
+        """Return the records of the data that the action reads; None when nobody here can count
+        them."""
         if self.facts:
             return self.facts["records"]
         written = self(actions.data_keys(self.action).annotations) or ""
@@ -188,8 +191,8 @@ class Case(dict):
         return self.tokens_with({})
 
     def tokens_with(self, changes: dict) -> list[RecordTokens]:
-        """What each record costs under this spec with some keys changed; empty without dataset
-        facts, or with a wrong sampling table."""
+        """Return what each record costs under this spec with some keys changed; empty without
+        dataset facts, or with a wrong sampling table."""
         if not self.facts:
             return []
         from cosmos_reason.estimate import record_tokens
@@ -205,7 +208,8 @@ class Case(dict):
 
     @cached_property
     def resumed(self) -> Path | None:
-        """The complete checkpoint, as far as this machine sees, that the run continues from."""
+        """Return the complete checkpoint, as far as this machine sees, that the run continues
+        from."""
         wanted = self("train.resume")
         output = self("train.output_dir")
         if not wanted or (wanted is True and not output):
@@ -219,7 +223,7 @@ class Case(dict):
 
     @cached_property
     def finished(self) -> Path | None:
-        """The model of the run that is to be continued, when no step of that run is left."""
+        """Return the model of the run that is to be continued, when no step of that run is left."""
         if not self.resumed:
             return None
         from cosmos_reason.checkpoints import run_outputs
@@ -228,8 +232,8 @@ class Case(dict):
 
     @property
     def _steps_of_resumed(self) -> int | None:
-        """Those that the run to be continued was to have, where more of them are asked for now:
-        cosmos-rl keeps its number (sft_worker, ckpt_total_steps)."""
+        """Return the steps that the run to be continued was to have, where more of them are asked
+        for now: cosmos-rl keeps its number (sft_worker, ckpt_total_steps)."""
         config = model_names.read_table(self.resumed / "cosmos_config").get("train")
         if not isinstance(config, dict):
             return self.steps
@@ -238,7 +242,7 @@ class Case(dict):
 
     @cached_property
     def steps_per_epoch(self) -> int | None:
-        """None when the records are not counted."""
+        """Return the steps of an epoch, None when the records are not counted."""
         if self.trained_records is None:
             return None
         return schedule.steps_per_epoch(
@@ -247,8 +251,8 @@ class Case(dict):
 
     @property
     def trained_records(self) -> int | None:
-        """Records of a training's epoch; None when they are not counted, or when only dataset
-        facts tell how many have a reasoning that is trained too."""
+        """Return the records of a training's epoch; None when they are not counted, or when only
+        dataset facts tell how many have a reasoning that is trained too."""
         if self.action != "train" or self.records is None:
             return None
         if self.facts is None:
@@ -258,7 +262,8 @@ class Case(dict):
 
     @property
     def incomplete_batch(self) -> str:
-        """What becomes of the records of an epoch that fill no batch; '' when there are none."""
+        """Return what becomes of the records of an epoch that fill no batch; '' when there are
+        none."""
         if not self.trained_records:
             return ""
         left = math.ceil(self.trained_records / self.ranks) % self(BATCH)
@@ -291,8 +296,8 @@ class Case(dict):
 
 @functools.lru_cache(maxsize=4)
 def _count_records(path: Path, size: int, modified: int) -> int | None:
-    """Records of an annotation file as it was then; None for a large one, which takes seconds, and
-    for one that cannot be read, of which check_dataset says what is wrong."""
+    """Return the records of an annotation file as it was then; None for a large one, which takes
+    seconds, and for one that cannot be read, of which check_dataset says what is wrong."""
     from cosmos_reason.data.json_stream import JsonRecords
 
     if size > COUNTED_BYTES:
@@ -304,7 +309,7 @@ def _count_records(path: Path, size: int, modified: int) -> int | None:
 
 
 def read_facts(path: Path) -> dict:
-    """The facts check_dataset wrote. Raises Failure (exit 2) for another file."""
+    """Return the facts check_dataset wrote. Raises Failure (exit 2) for another file."""
     facts = files.read_json(path)
     if (
         not isinstance(facts, dict)
@@ -319,7 +324,7 @@ def read_facts(path: Path) -> dict:
 
 
 def sound(action: str, written: dict, invalid: list[str]) -> dict:
-    """The spec with its invalid parts replaced by the template's, so that rules can read the
+    """Return the spec with its invalid parts replaced by the template's, so that rules can read the
     rest."""
     whole = copy.deepcopy(written)
     base = document.template(action)

@@ -84,7 +84,7 @@ def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Fin
 
 
 def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Finding], list[str]]:
-    """What is wrong with single keys and values, and the keys that no rule may look at."""
+    """Return what is wrong with single keys and values, and the keys that no rule may look at."""
     unfilled = placeholders.keys(action, written, engine)
     found = validation.validate(action, written)
     refused_below = {("SPEC-VALUE", key) for key in unfilled}
@@ -115,7 +115,7 @@ def told(rule: Rule, case: Case, detail: object) -> f.Finding:
 
 
 def _got(case: Case, key: str, words: str | bool) -> str:
-    """The value that a message begins with, and the numbers that a rule gave, if it did."""
+    """Return the value that a message begins with, and the numbers that a rule gave, if it did."""
     if key.startswith("--") and isinstance(words, str):
         return words
     value = case(key)
@@ -129,7 +129,8 @@ def _got(case: Case, key: str, words: str | bool) -> str:
 
 
 def _remedy(rule: Rule, case: Case, key: str) -> Fix:
-    """The rule's fix, without changes to values that the spec has already. 20 is none to 20.0."""
+    """Return the rule's fix, without changes to values that the spec has already. 20 is none to
+    20.0."""
     fix = rule.fix(case) if callable(rule.fix) else rule.fix
     if fix is None:
         return Fix()

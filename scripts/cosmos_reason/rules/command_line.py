@@ -35,7 +35,7 @@ from cosmos_reason.spec.keys import BATCH, RATE
 
 
 def take_profile(draft: Draft, name: str) -> None:
-    """What a published recipe sets; its source becomes part of each origin."""
+    """Take what a published recipe sets; its source becomes part of each origin."""
     profiles = bundle.skill_info()["profiles"]
     fitting = [known for known, profile in profiles.items() if profile["action"] == draft.action]
     if name not in fitting:
@@ -57,8 +57,8 @@ def _refuse_profile(draft: Draft, name: str, fitting: list[str]) -> None:
 
 
 def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
-    """`lora` adds what is missing of the adapter table, `full` removes it. Adapters want a higher
-    learning rate than all weights do: it moves along, unless the user set it."""
+    """Add what is missing of the adapter table (`lora`), or remove it (`full`). Adapters want a
+    higher learning rate than all weights do: it moves along, unless the user set it."""
     if draft.action not in actions.TRAINING:
         draft.not_for("--tuning", "a train or grpo spec")
         return
@@ -169,7 +169,7 @@ def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None
 
 
 def _nodes_before(draft: Draft) -> int:
-    """Those of the standard layout that has as many replicas as the earlier spec."""
+    """Return the nodes of the standard layout that has as many replicas as the earlier spec."""
     nodes = _whole_number(draft.base, GRID + "dp_replicate_size")
     shares_gpus = document.get(draft.base, "mode") == SHARED
     if draft.action == "grpo" and not shares_gpus:
@@ -225,7 +225,8 @@ def take_model(draft: Draft, written: str) -> None:
 
 
 def _take_defaults(draft: Draft, family: Family) -> None:
-    """A family's own frames, pixels, length and layers with adapters, where nobody chose any."""
+    """Take a family's own frames, pixels, length and layers with adapters, where nobody chose
+    any."""
     if family.defaults is None or "vision" not in draft.params:
         return
     vision = draft.params["vision"]
@@ -245,7 +246,7 @@ def _take_defaults(draft: Draft, family: Family) -> None:
 
 
 def take_root(draft: Draft, flag: str, root: str) -> None:
-    """A dataset root stands for its annotation file, `<root>/annotations.json` unless only another
+    """Take a dataset root for its annotation file, `<root>/annotations.json` unless only another
     usual one is there, and for the place of the media: `<root>`, or the archive in it that holds
     them."""
     keys = draft.params.get(flag.removeprefix("--").replace("-", "_"))
@@ -271,8 +272,8 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
 
 
 def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
-    """One root as it is; several, or a share of one, as one annotation file beside the spec, which
-    is written with it. Raises Failure."""
+    """Take one root as it is; several, or a share of one, as one annotation file beside the spec,
+    which is written with it. Raises Failure."""
     from cosmos_reason.rules import mixture
 
     flag = mixture.FLAG
@@ -290,9 +291,9 @@ def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
 
 
 def _media_of_root(root: str, annotation_path: str) -> str:
-    """The archive of a local root when its first medium is not in the root itself, or the media
-    root that its annotations state, else the root. What is in S3 is looked at when it is fetched,
-    and annotations that cannot be read are for check_dataset to report."""
+    """Return the archive of a local root when its first medium is not in the root itself, or the
+    media root that its annotations state, else the root. What is in S3 is looked at when it is
+    fetched, and annotations that cannot be read are for check_dataset to report."""
     if not os.path.isfile(annotation_path):
         return root
     from cosmos_reason.data import annotations
@@ -317,8 +318,7 @@ def _media_of_root(root: str, annotation_path: str) -> str:
 
 
 def look_for_paths(draft: Draft) -> None:
-    """A warning for each input that this machine does not see: it may be there where the job
-    runs."""
+    """Warn of each input that this machine does not see: it may be there where the job runs."""
     missing = []
     for key, schema in document.keys(draft.action).items():
         path = document.get(draft.spec, key)
@@ -341,8 +341,8 @@ def _warn_of_absence(draft: Draft, path: str) -> None:
 
 
 def locate_own_paths(draft: Draft) -> None:
-    """What a spec from elsewhere names below `custom` for a dataset script of its own, as every
-    platform reads it; a warning for each that is not here."""
+    """Locate what a spec from elsewhere names below `custom` for a dataset script of its own, as
+    every platform reads it; a warning for each that is not here."""
     if document.get(draft.spec, "custom.train_dataset"):
         return  # which our script reads, and nothing else below `custom`
     here, missing = own_paths.relative(draft.action, draft.spec, Path.cwd())
@@ -371,11 +371,9 @@ def complete(draft: Draft) -> None:
 
 
 def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: list[str]) -> None:
-    """`--unset key` for a key or a table, then `--set key=value` with short names and TOML values.
-
-    Keys in `extra` may be unknown: they are listed in the spec itself, so that later checks let
-    them pass too.
-    """
+    """Apply `--unset key` for a key or a table, then `--set key=value` with short names and TOML
+    values. Keys in `extra` may be unknown: they are listed in the spec itself, so that later checks
+    let them pass too."""
     draft.base = copy.deepcopy(draft.spec)
     if extra:
         allowed = list(dict.fromkeys([*document.extra_keys(draft.spec), *extra]))

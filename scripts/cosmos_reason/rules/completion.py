@@ -40,9 +40,9 @@ COUNTED = ("policy.parallelism.dp_shard_size", "rollout.parallelism.dp_shard_siz
 def completed(
     action: str, spec: dict, kept: Collection[str] = ()
 ) -> tuple[dict, list[findings.Finding]]:
-    """A copy of `spec` in our words, in which nothing that must be written is left to the trainer,
-    and what was written: an info about an image's keys and about the trainer's own defaults, a
-    warning about each other value.
+    """Return a copy of `spec` in our words, in which nothing that must be written is left to the
+    trainer, and what was written: an info about an image's keys and about the trainer's own
+    defaults, a warning about each other value.
 
     Besides training only the results are completed: an evaluator's own folder is the job's here.
     Nothing is written over a key of `kept`, or beside a table that lacks its `type`, which the
@@ -81,7 +81,7 @@ def completed(
 
 
 def _leave_out_what_is_empty(action: str, whole: dict) -> None:
-    """An empty text says nothing where a key that may be left out wants more than that."""
+    """Leave out an empty text where a key that may be absent wants more than that."""
     for key, schema in document.keys(action).items():
         is_needless = "default" not in schema and schema.get("minLength")
         if is_needless and document.get(whole, key) == "":
@@ -115,7 +115,8 @@ def _left_out(action: str, spec: dict) -> list[tuple[str, dict]]:
 
 
 def _is_required(action: str, spec: dict, key: str) -> bool:
-    """Whether the schema wants the key written, in a table that is there or is wanted too."""
+    """Return whether the schema wants the key written, in a table that is there or is wanted
+    too."""
     node = bundle.schema(action)
     table = spec
     for part in key.split("."):
@@ -151,7 +152,7 @@ def _is_kept(key: str, kept: Collection[str]) -> bool:
 
 
 def _has_place(spec: dict, key: str) -> bool:
-    """Whether what stands around a key are tables."""
+    """Return whether what stands around a key are tables."""
     parts = key.split(".")
     around = [".".join(parts[: count + 1]) for count in range(len(parts) - 1)]
     return all(isinstance(document.get(spec, name, {}), dict) for name in around)
@@ -182,7 +183,7 @@ def _frames(action: str, whole: dict, kept: Collection[str]) -> list[findings.Fi
 
 
 def _is_of_guides(whole: dict) -> bool:
-    """Whether a spec was written for a dataset script of Cosmos-Reason's guides."""
+    """Return whether a spec was written for a dataset script of Cosmos-Reason's guides."""
     name = document.get(whole, "train.train_policy.dataset.name")
     if isinstance(name, str) and name.startswith("nvidia/Cosmos-Reason1-"):
         return True
@@ -199,9 +200,9 @@ def _counted_sizes(whole: dict) -> list[findings.Finding]:
 
 
 def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
-    """`min_pixels`, when it is left out and its default is above `max_pixels`: what another dataset
-    script bears, and the processor of ours does not. In a spec that had data of ours it is an
-    error, and where the command line names `max_pixels`."""
+    """Return `min_pixels`, when it is left out and its default is above `max_pixels`: what another
+    dataset script bears, and the processor of ours does not. In a spec that had data of ours it is
+    an error, and where the command line names `max_pixels`."""
     if _had_own_data(whole, kept):
         return []
     table = actions.places(action)["vision"]
@@ -226,7 +227,7 @@ def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[fi
 
 
 def _had_own_data(whole: dict, kept: Collection[str]) -> bool:
-    """Whether the spec names data of ours that the command line does not."""
+    """Return whether the spec names data of ours that the command line does not."""
     data = "custom.train_dataset"
     return document.get(whole, data) is not None and not _is_kept(data, kept)
 

@@ -26,7 +26,8 @@ def has_validation_data(case) -> bool:
 
 
 def data_for_validation(case) -> Fix:
-    """A dataset of ours; a share that is said, where the trainer's own reader would split one."""
+    """Return a dataset of ours; a share that is said, where the trainer's own reader would split
+    one."""
     is_split_anyway = case.cosmos and case(NAME_OF_GUIDES) and not case(TRAIN_ANNOTATIONS)
     if is_split_anyway:
         return Fix(changes={SPLIT: 0.1})
@@ -97,14 +98,14 @@ def loggers_without_effect(case):
 
 
 def saved_on_disk(theirs) -> str | None:
-    """The folder that hf_sft.py loads, where it is one that the datasets library saved."""
+    """Return the folder that hf_sft.py loads, where it is one that the datasets library saved."""
     path = theirs.get("path") if isinstance(theirs, dict) else None
     is_saved = isinstance(path, str) and os.path.isfile(os.path.join(path, "state.json"))
     return path if is_saved else None
 
 
 def without_training_data(case):
-    """Words where a dataset is named that has to be built first."""
+    """Return words where a dataset is named that has to be built first."""
     if case(TRAIN_ANNOTATIONS) or case.has_own_data:
         return None
     saved = saved_on_disk(case(OF_GUIDES))
@@ -137,7 +138,7 @@ def data_of_guides(case) -> Fix:
 
 
 def train_reasoning(case) -> Fix | str:
-    """A change of the key where the engine applies it, else data whose answers hold it."""
+    """Return a change of the key where the engine applies it, else data whose answers hold it."""
     if case.engine != "cosmos-rl":
         return "think"
     source = case(TRAIN_ANNOTATIONS) or "DIR"

@@ -60,13 +60,13 @@ class Draft:
 
     @property
     def spec_given(self) -> str:
-        """How --spec was given; --fix goes with it, since it has nothing to mend without."""
+        """Return how --spec was given; --fix goes with it, since it has nothing to mend without."""
         given = self.flags["--spec"]
         return f"{given} --fix" if "--fix" in self.flags else given
 
     def attempt(self, act, *words, **options):
-        """What `act(*words, **options)` returns; None, and a finding among the others, when it
-        cannot read its input."""
+        """Return what `act(*words, **options)` returns; None, and a finding among the others, when
+        it cannot read its input."""
         try:
             return act(*words, **options)
         except f.Failure as failure:
@@ -111,21 +111,21 @@ class Draft:
         return True
 
     def origin_table(self) -> dict[str, str]:
-        """The origin of every value that is still there."""
+        """Return the origin of every value that is still there."""
         return {key: self.origins[key] for key, _ in document.items(self.action, self.spec)}
 
 
 def brief(flag: str) -> str:
-    """A flag, of which only the beginning is told when it is long; a quotation mark there would
-    have no end."""
+    """Return a flag, of which only the beginning is told when it is long; a quotation mark there
+    would have no end."""
     if len(flag) <= LONG_FLAG:
         return flag
     return flag[:KEPT_OF_LONG_FLAG].replace("'", "") + "..."
 
 
 def pasteable(draft: Draft, fix: Fix) -> Fix:
-    """A fix as a change to the command line that was given: flags about the same keys make way for
-    it."""
+    """Return a fix as a change to the command line that was given: flags about the same keys make
+    way for it."""
     if fix.command:
         return fix
     given = _flags_in_the_way(draft, fix)
@@ -170,7 +170,8 @@ def _flags_in_the_way(draft: Draft, fix: Fix) -> list[str]:
 
 
 def _flags_about(draft: Draft, keys: list[str]) -> list[str]:
-    """The flags of the command line that set one of the keys, or a table around it or in it."""
+    """Return the flags of the command line that set one of the keys, or a table around it or in
+    it."""
     about = []
     for named, given in draft.named.items():
         if any(document.overlap(key, named) for key in keys):
@@ -179,7 +180,7 @@ def _flags_about(draft: Draft, keys: list[str]) -> list[str]:
 
 
 def _keys_set_by(draft: Draft, flag: str) -> list[str]:
-    """The keys that a flag of a fix is about; a root has several."""
+    """Return the keys that a flag of a fix is about; a root has several."""
     if flag == "--tuning":
         return [LORA]
     if flag == "--global-batch":
@@ -190,8 +191,8 @@ def _keys_set_by(draft: Draft, flag: str) -> list[str]:
 
 
 def _was_in_base(draft: Draft, key: str) -> bool:
-    """Whether the spec had the key before --unset and --set; an unknown key that a flag named was
-    refused."""
+    """Return whether the spec had the key before --unset and --set; an unknown key that a flag
+    named was refused."""
     refused = key in draft.named and key not in document.keys(draft.action)
     return not refused and document.get(draft.base, key, document.MISSING) is not document.MISSING
 
@@ -200,7 +201,7 @@ def _was_in_base(draft: Draft, key: str) -> bool:
 
 
 def absolute(written: str) -> str:
-    """A local path as an absolute one; empty text, URIs, and what the rules refuse (paths of
+    """Return a local path as an absolute one; empty text, URIs, and what the rules refuse (paths of
     Windows, words that stand for a path) stay."""
     if not written or "://" in written or WINDOWS_PATH.match(written):
         return written
@@ -210,8 +211,8 @@ def absolute(written: str) -> str:
 
 
 def located(draft: Draft, key: str, value):
-    """The value of a key that names a path or a model, as every platform reads it; other values
-    stay."""
+    """Return the value of a key that names a path or a model, as every platform reads it; other
+    values stay."""
     kind = document.keys(draft.action).get(key, {}).get("x-path")
     if not kind or not isinstance(value, str) or not value or value.lower() in ("true", "false"):
         return value

@@ -24,7 +24,7 @@ def engine_findings(action: str, engine: str) -> list[f.Finding]:
 
 
 def unlaunched(action: str, engine: str) -> list[f.Finding]:
-    """A warning when this version writes the spec but starts no such job."""
+    """Return a warning when this version writes the spec but starts no such job."""
     able = [name for name, _ in launchable.ways(action)]
     if engine in able:
         return []
@@ -34,7 +34,7 @@ def unlaunched(action: str, engine: str) -> list[f.Finding]:
 
 
 def trainers_own_elsewhere(case: Case, written: dict) -> list[f.Finding]:
-    """An error about what only cosmos-rl or NVIDIA's images read, for another engine."""
+    """Return an error about what only cosmos-rl or NVIDIA's images read, for another engine."""
     theirs = validation.trainers_own(case.action, written)
     if not theirs:
         return []
@@ -79,8 +79,8 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
 
 
 def clip_times(case: Case) -> list[f.Finding]:
-    """An error about the part of a clip that qwen-vl-utils would cut out, for a training that would
-    see all of it: the embedded engine, and cosmos-rl with our dataset script."""
+    """Return an error about the part of a clip that qwen-vl-utils would cut out, for a training
+    that would see all of it: the embedded engine, and cosmos-rl with our dataset script."""
     if case.action not in actions.TRAINING or case.engine == "tao" or case.has_own_data:
         return []
     if models.has_script_of_guides(case.action, case.engine, case):
@@ -92,5 +92,5 @@ def clip_times(case: Case) -> list[f.Finding]:
 
 
 def unread_keys(case: Case) -> set[str]:
-    """The keys of the action's schema that the engine does not apply."""
+    """Return the keys of the action's schema that the engine does not apply."""
     return {key for key in document.keys(case.action) if not case.is_read(key)}

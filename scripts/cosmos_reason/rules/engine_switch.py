@@ -44,7 +44,7 @@ def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
 
 
 def _fit_length(draft: Draft) -> None:
-    """The model's positions, where the template's length is more than it has."""
+    """Take the model's positions where the template's length is more than it has."""
     key = "policy.model_max_length"
     limit, model = document.get(draft.spec, key), document.get(draft.spec, draft.params["model"])
     if not draft.origins.get(key, "").startswith("template") or not isinstance(model, str):
@@ -63,8 +63,8 @@ def _fit_length(draft: Draft) -> None:
 
 
 def _leave_out_unread(draft: Draft) -> None:
-    """A program that gets flags alone, not the spec, never sees the other keys: they are no part of
-    the spec, unless somebody asked for one, which is warned of."""
+    """Leave out keys that a program which gets flags alone never sees: they are no part of the
+    spec, unless somebody asked for one, which is warned of."""
     program = bundle.skill_info()["engines"][draft.engine]["actions"].get(draft.action, {})
     if "flags" not in program:
         return
@@ -75,8 +75,8 @@ def _leave_out_unread(draft: Draft) -> None:
 
 
 def _leave_out_former(draft: Draft) -> None:
-    """A key that the trainer read before 0.4.7 is not written; one that the command line sets is
-    left to the rules."""
+    """Leave out a key that the trainer read before 0.4.7; one that the command line sets is left to
+    the rules."""
     for key in sorted(document.former_keys()):
         value = document.get(draft.spec, key)
         if value is None or key in draft.named:
@@ -87,8 +87,8 @@ def _leave_out_former(draft: Draft) -> None:
 
 
 def _validate_at_saves(draft: Draft, steps_per_epoch: int | None) -> None:
-    """Where saves follow epochs, so does validation, unless it was said otherwise: else no save
-    would be the best."""
+    """Let validation follow epochs where saves do, unless it was said otherwise: else no save would
+    be the best."""
     every = document.get(draft.spec, SAVE_EPOCHS)
     if type(every) is not int or every < 1:
         return
@@ -104,8 +104,8 @@ def _validate_at_saves(draft: Draft, steps_per_epoch: int | None) -> None:
 
 
 def _fit_interval(draft: Draft, key: str, other: str, steps: int) -> None:
-    """A run too short for an interval that nobody asked for saves and validates half-way, or where
-    the other does."""
+    """Let a run too short for an interval that nobody asked for save and validate half-way, or
+    where the other does."""
     every = _steps_between(draft, key)
     is_ours = draft.origins.get(key, "").startswith(("template", "profile", ORIGIN))
     is_on = document.get(draft.spec, SWITCHES[key]) is True
@@ -121,14 +121,15 @@ def _fit_interval(draft: Draft, key: str, other: str, steps: int) -> None:
 
 
 def _steps_between(draft: Draft, key: str) -> object:
-    """The value of an interval in steps; 0 where epochs decide."""
+    """Return the value of an interval in steps; 0 where epochs decide."""
     if document.get(draft.spec, f"{key}_in_epoch"):
         return 0
     return document.get(draft.spec, key)
 
 
 def _warmup(draft: Draft, steps_per_epoch: int | None) -> int | float | None:
-    """Warm-up epochs in steps, or as a fraction of the run unless max_num_steps ends it earlier."""
+    """Return the warm-up epochs in steps, or as a fraction of the run unless max_num_steps ends it
+    earlier."""
     warm = document.get(draft.spec, WARMUP_EPOCHS)
     epochs = document.get(draft.spec, "train.epoch", 1)
     if type(warm) not in (int, float) or type(epochs) is not int or epochs < 1:

@@ -16,7 +16,7 @@ def with_adapter(case) -> Fix:
 
 
 def shown_kind(case) -> str:
-    """The kind of medium that a file's name shows, else the one asked for."""
+    """Return the kind of medium that a file's name shows, else the one asked for."""
     from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
     name = (case("media") or "").lower()
@@ -36,12 +36,13 @@ def is_calibrated(case) -> bool:
 
 
 def reads_records(case) -> bool:
-    """Whether the quantization looks at data: the container's always does."""
+    """Return whether the quantization looks at data: the container's always does."""
     return case.engine == "tao" or is_calibrated(case)
 
 
 def default_samples(case) -> int | None:
-    """The usual number of calibration records, or all there are when that is more than now."""
+    """Return the usual number of calibration records, or all there are when that is more than
+    now."""
     most = min(DEFAULT_SAMPLES, case.records or DEFAULT_SAMPLES)
     return most if most > case(quantizing.SAMPLES) else None
 

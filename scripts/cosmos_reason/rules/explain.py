@@ -43,8 +43,8 @@ STOP_WORDS = set(
 
 
 def explain(word: str, action: str | None = None) -> str:
-    """A few lines of text. Raises Failure (exit 2) with near names when nothing has to do with
-    `word`."""
+    """Return a few lines of text. Raises Failure (exit 2) with near names when nothing has to do
+    with `word`."""
     word = word.strip()
     profiles = bundle.skill_info()["profiles"]
     checks = _checks(word)
@@ -67,8 +67,8 @@ def explain(word: str, action: str | None = None) -> str:
 
 
 def _said(word: str, action: str | None) -> str:
-    """What the table of words says of exactly this one, else the keys that it names, else what the
-    table says of a part of it."""
+    """Return what the table of words says of exactly this one, else the keys that it names, else
+    what the table says of a part of it."""
     row = _ways().get(tuple(_split(word)))
     if row and not _is_key(word):
         return _in_words([row])
@@ -83,14 +83,14 @@ def _said(word: str, action: str | None) -> str:
 
 
 def _is_key(word: str) -> bool:
-    """Whether it is the whole name of a key, or a short one."""
+    """Return whether it is the whole name of a key, or a short one."""
     short = "_".join(word.lower().split())
     shorthand = bundle.skill_info()["shorthand"]
     return any(word in document.keys(name) or short in shorthand[name] for name in bundle.ACTIONS)
 
 
 def _rows_about(asked: str) -> list[dict]:
-    """The rows with the longest way to say something that stands in what was asked."""
+    """Return the rows with the longest way to say something that stands in what was asked."""
     words = _split(asked)
     found = {way: row for way, row in _ways().items() if _holds(words, way)}
     longest = max(map(len, found), default=0)
@@ -98,7 +98,7 @@ def _rows_about(asked: str) -> list[dict]:
 
 
 def _in_words(rows: list[dict]) -> str:
-    """What is said of each, and the keys it names."""
+    """Return what is said of each, and the keys it names."""
     lines = []
     for row in rows:
         lines += [row["say"]] if "say" in row else []
@@ -108,7 +108,7 @@ def _in_words(rows: list[dict]) -> str:
 
 @functools.cache
 def _ways() -> dict[tuple[str, ...], dict]:
-    """Words, in the singular -> the row that says what they mean."""
+    """Return words, in the singular -> the row that says what they mean."""
     import yaml
 
     rows = yaml.load(WORDS.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
@@ -116,13 +116,13 @@ def _ways() -> dict[tuple[str, ...], dict]:
 
 
 def _holds(words: list[str], way: tuple[str, ...]) -> bool:
-    """Whether the words of `way` stand side by side."""
+    """Return whether the words of `way` stand side by side."""
     size = len(way)
     return any(tuple(words[at : at + size]) == way for at in range(len(words) - size + 1))
 
 
 def _split(text: str) -> list[str]:
-    """Its words, in lower case and in the singular."""
+    """Return the words of `text`, in lower case and in the singular."""
     words = re.findall(r"[a-z]+[0-9]*|[0-9]+[a-z]*", text.lower())
     return [word[:-1] if len(word) > 3 and re.search(r"[^su]s$", word) else word for word in words]
 
@@ -163,8 +163,8 @@ def _checks(word: str) -> dict[str, str]:
 
 
 def _keys_about(word: str, actions: list[str]) -> str:
-    """The one key that the word names, else a list of those that have to do with it; empty when
-    none has."""
+    """Return the one key that the word names, else a list of those that have to do with it; empty
+    when none has."""
     key = exact(word, actions)
     if key:
         return _key(key, _actions(key)) + _namesakes(key, word)
@@ -176,8 +176,9 @@ def _keys_about(word: str, actions: list[str]) -> str:
 
 
 def exact(word: str, actions: list[str]) -> str | None:
-    """The one key that `word` names: itself, a short name ("learning rate", "number of epochs"), a
-    former name, or the last part of one key only in the first action that has such a part."""
+    """Return the one key that `word` names: itself, a short name ("learning rate", "number of
+    epochs"), a former name, or the last part of one key only in the first action that has such a
+    part."""
     short = "_".join(word.lower().replace("number of ", "num ").split())
     for action in actions:
         told = word_of_others(action, short)
@@ -190,7 +191,7 @@ def exact(word: str, actions: list[str]) -> str | None:
 
 
 def _namesakes(key: str, word: str) -> str:
-    """A line that says what the word means in the actions that do not have the key."""
+    """Return a line that says what the word means in the actions that do not have the key."""
     others: dict[str, list[str]] = {}
     for action in bundle.ACTIONS:
         if action in _actions(key):
@@ -237,7 +238,7 @@ def _takes(word: str, schema: dict) -> bool:
 
 
 def _said_of(key: str, actions: list[str]) -> list[str]:
-    """The words of a key's name, description and short names."""
+    """Return the words of a key's name, description and short names."""
     description = document.keys(_actions(key)[0])[key]["description"]
     return _split(" ".join([key, description, *_short_names(key, actions)]))
 
@@ -287,7 +288,7 @@ def _default(schema: dict) -> str:
 
 
 def _in_templates(key: str, actions: list[str]) -> str:
-    """The values in the actions' templates."""
+    """Return the values in the actions' templates."""
     found = []
     for action in actions:
         value = document.get(document.template(action), key, document.MISSING)
@@ -297,7 +298,7 @@ def _in_templates(key: str, actions: list[str]) -> str:
 
 
 def _search_space(schema: dict) -> str:
-    """What AutoML searches, for all weights and for adapters."""
+    """Return what AutoML searches, for all weights and for adapters."""
     space = schema["enum"] if "enum" in schema else schema["automl_range"]
     text = value_text(space)
     if "automl_range_lora" in schema:
@@ -308,7 +309,7 @@ def _search_space(schema: dict) -> str:
 
 
 def _moves_with(key: str, action: str) -> list[str]:
-    """What is set together with the key."""
+    """Return what is set together with the key."""
     known = document.keys(action)
     tied = [other for other, schema in known.items() if schema.get("depends_on") == key]
     if "depends_on" in known[key]:
@@ -323,7 +324,7 @@ def _moves_with(key: str, action: str) -> list[str]:
 
 
 def _rules_about(key: str, actions: list[str]) -> list[str]:
-    """The rules that point at the key or name it in their reason."""
+    """Return the rules that point at the key or name it in their reason."""
     lines = []
     for rule in RULES:
         with_rule = [action for action in actions if action in rule.actions.split()]
@@ -337,9 +338,9 @@ def _rules_about(key: str, actions: list[str]) -> list[str]:
 
 
 def _is_named(key: str, where: str, rule: Rule, action: str) -> bool:
-    """Whether the reason of a rule, which points at `where`, names the key: its last part means the
-    key when no other key has it, when the rule points into the same table, or when the table is
-    named before it."""
+    """Return whether the reason of a rule, which points at `where`, names the key: its last part
+    means the key when no other key has it, when the rule points into the same table, or when the
+    table is named before it."""
     table, _, leaf = key.rpartition(".")
     if not re.search(rf"\b{re.escape(leaf)}\b", rule.reason):
         return False

@@ -13,8 +13,8 @@ SHOWN_OF_A_VALUE = 120  # characters
 
 
 def table(case: Case, uses_gpus: bool = True) -> str:
-    """All that will hold, a line per subject: nobody has to open the spec to agree to it. What is
-    not known yet is its last line."""
+    """Return all that will hold, a line per subject: nobody has to open the spec to agree to it.
+    What is not known yet is its last line."""
     model = f"{files.from_here(case.model)} for {case.engine}"
     if "adapter" in case.params and case(case.params["adapter"]):
         model += f", an adapter of {files.from_here(case(case.params['base']) or 'its base')}"
@@ -50,7 +50,7 @@ def table(case: Case, uses_gpus: bool = True) -> str:
 
 
 def _data(case: Case) -> str:
-    """The annotations that are read, with their records where those can be counted."""
+    """Return the annotations that are read, with their records where those can be counted."""
     if case.action == "inference":
         return files.from_here(case("media") or "")
     keys, held_out = actions.data_keys(case.action), actions.validation_keys(case.action)
@@ -89,7 +89,7 @@ def _learning_rate(case: Case) -> str:
 
 
 def _intervals(case: Case) -> str:
-    """When it saves and validates."""
+    """Return when it saves and validates."""
     if not case("train.ckpt.enable_checkpoint"):
         return "nothing"
     words = [f"every {_interval(case, 'train.ckpt.save_freq')}"]
@@ -137,7 +137,7 @@ def _counted(case: Case) -> str:
 
 
 def of_spec(case: Case, uses_gpus: bool = True) -> str:
-    """The values that decide what a run gives and costs, on one line."""
+    """Return the values that decide what a run gives and costs, on one line."""
     if case.action in actions.TRAINING:
         tuning = (
             f"LoRA of rank {case('policy.lora.r')}" if case.has("policy.lora") else "all weights"
@@ -160,7 +160,7 @@ def of_spec(case: Case, uses_gpus: bool = True) -> str:
 
 
 def with_batch(case: Case, uses_gpus: bool = True) -> str:
-    """The text of `of_spec`, for a training with its global batch in front."""
+    """Return the text of `of_spec`, for a training with its global batch in front."""
     text = of_spec(case, uses_gpus)
     return f"{_batch(case)}, {text}" if case.action == "train" else text
 
@@ -197,7 +197,7 @@ def _sampling(case: Case) -> list[str]:
 
 
 def size_of_training(case: Case) -> str:
-    """The global batch and the steps of a training."""
+    """Return the global batch and the steps of a training."""
     if case.steps is None:
         return f"{_batch(case)}, steps unknown without --dataset-facts"
     epochs = f"{case.steps_per_epoch} an epoch" if case.steps_per_epoch else "the limit that is set"
@@ -209,7 +209,7 @@ def size_of_training(case: Case) -> str:
 
 
 def _done_only_at_the_end(case: Case) -> list[str]:
-    """What a training of known steps does at no step before its last."""
+    """Return what a training of known steps does at no step before its last."""
     saves, validates = case("train.ckpt.enable_checkpoint"), case("validation.enable")
     words = {"saves": ("train.ckpt.save_freq", saves), "validates": ("validation.freq", validates)}
     found = []

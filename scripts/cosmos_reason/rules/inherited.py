@@ -65,8 +65,8 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
 
 
 def _view_worth_keeping(draft: Draft, trained: dict, asked: set[str]) -> dict[str, object]:
-    """What a training spec says of frames, pixels and system message that the template and the
-    command line do not."""
+    """Return what a training spec says of frames, pixels and system message that the template and
+    the command line do not."""
     if draft.action in actions.TRAINING:
         return {}
     sampling = {f"{draft.params['vision']}.{name}" for name in ("nframes", "fps")}
@@ -83,12 +83,9 @@ def _view_worth_keeping(draft: Draft, trained: dict, asked: set[str]) -> dict[st
 
 
 def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Callable) -> None:
-    """What an earlier train job left: its last model, unless one is given; for train, its spec and
-    where to resume. An output folder without a record, and one model in it, tell as much as they
-    can.
-
-    `newest_resume(folder, record)` finds the last state that an unfinished job saved.
-    """
+    """Take what an earlier train job left: its last model, unless one is given; for train, its spec
+    and where to resume. An output folder without a record, and one model in it, tell as much as
+    they can. `newest_resume(folder, record)` finds the last state that an unfinished job saved."""
     if not os.path.isdir(folder):
         message = "got no such folder, expected that of a train job or of its output"
         raise findings.bad_input("SPEC-PARENT", folder, message, Fix(command=LIST_JOBS))
@@ -117,7 +114,7 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
 
 
 def _model_of(draft: Draft, folder: Path, record: dict) -> str:
-    """What a job made whose model the action can begin with. Raises Failure."""
+    """Return what a job made whose model the action can begin with. Raises Failure."""
     able = actions.TRAINING
     expected = "train job"
     if draft.action in ("evaluate", "inference"):
@@ -132,7 +129,7 @@ def _model_of(draft: Draft, folder: Path, record: dict) -> str:
 
 
 def _take_quantized(draft: Draft, folder: Path, record: dict, model_given: bool) -> None:
-    """The model, asked as that of its parent job was trained; what is not known of that,
+    """Take the model, asked as that of its parent job was trained; what is not known of that,
     `model_folder.take_training` says."""
     model = record["evidence"]["checkpoint"]
     origin = f"parent job {folder.name}"
@@ -183,7 +180,8 @@ def _resume(draft: Draft, folder: Path, record: dict, newest_resume: Callable, o
 
 
 def _policy_beside(model: Path) -> str | None:
-    """The folder to resume from that cosmos-rl saved together with .../safetensors/step_N."""
+    """Return the folder to resume from that cosmos-rl saved together with
+    .../safetensors/step_N."""
     if model.parent.name != "safetensors" or not STEP.fullmatch(model.name):
         return None
     return str(model.parents[1] / "checkpoints" / model.name / "policy")
@@ -204,7 +202,7 @@ def _take_last_model(draft: Draft, checkpoint: str, is_adapter: bool, origin: st
 
 
 def _take_view(draft: Draft, parent: dict, origin: str) -> None:
-    """The model must be asked as it was trained: same frames, same pixels, same system message."""
+    """Ask the model as it was trained: same frames, same pixels, same system message."""
     before = _view_of_config(draft)
     document.delete(draft.spec, draft.params["vision"])
     draft.trained = actions.trained_view(parent, draft.action)
@@ -223,8 +221,8 @@ def _take_view(draft: Draft, parent: dict, origin: str) -> None:
 
 
 def _view_of_config(draft: Draft) -> dict[str, object]:
-    """How a Reason1 evaluation config wants the model asked; nothing of another spec, which the
-    training's own view always replaces."""
+    """Return how a Reason1 evaluation config wants the model asked; nothing of another spec, which
+    the training's own view always replaces."""
     if not draft.benchmarks:
         return {}
     table, prompt = draft.params["vision"], draft.params["system_prompt"]
@@ -268,8 +266,8 @@ def _only_with_its_spec(draft: Draft, folder: Path) -> findings.Failure:
 
 
 def _model_meant(folder: Path) -> tuple[Path, bool]:
-    """The model that a folder is or that a run there saved last, and whether it is the folder
-    itself. Raises Failure."""
+    """Return the model that a folder is or that a run there saved last, and whether it is the
+    folder itself. Raises Failure."""
     if any((folder / name).is_file() for name in ("config.json", adapters.CONFIG)):
         return folder, True
     output = folder.parent if folder.name in run_outputs.PARTS else folder
@@ -290,8 +288,8 @@ def _model_meant(folder: Path) -> tuple[Path, bool]:
 
 
 def compare_with_resumed(draft: Draft) -> None:
-    """An error for what makes the checkpoint of the parent job unfit: another model, other
-    adapters, another layout."""
+    """Report what makes the checkpoint of the parent job unfit: another model, other adapters,
+    another layout."""
     if not draft.resumed:
         return
     if document.get(draft.spec, "train.resume") != draft.resumed["train"]["resume"]:
@@ -320,7 +318,7 @@ def compare_with_resumed(draft: Draft) -> None:
 
 
 def compare_with_training(draft: Draft) -> None:
-    """A warning for each sampling key and system message that no longer is the parent job's."""
+    """Warn of each sampling key and system message that no longer is the parent job's."""
     for key, trained in draft.trained.items():
         now = document.get(draft.spec, key)
         if now == trained or not (now or trained):  # no message is an empty one

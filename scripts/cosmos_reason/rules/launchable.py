@@ -11,7 +11,7 @@ BY_HAND = "; the spec is one for `cosmos-rl --config SPEC DATASET_SCRIPT`, where
 
 
 def ways(action: str | None = None) -> list[tuple[str, str]]:
-    """(engine, platform) of all that is launched, or of what is launched of one action."""
+    """Return (engine, platform) of all that is launched, or of what is launched of one action."""
     found = []
     for engine, facts in bundle.skill_info()["engines"].items():
         for platform, actions in facts["launched"].items():
@@ -21,8 +21,8 @@ def ways(action: str | None = None) -> list[tuple[str, str]]:
 
 
 def check(platform: str, engine: str, action: str) -> list[Finding]:
-    """An error, with the nearest way out, for an action that is not launched with the engine on the
-    platform."""
+    """Return an error, with the nearest way out, for an action that is not launched with the engine
+    on the platform."""
     able = ways(action)
     if (engine, platform) in able:
         return []

@@ -28,8 +28,8 @@ SHARED_MEMORY = 0.3
 
 
 def needs_all_gpus(model: object, lora: object) -> bool:
-    """Whether a full fine-tuning has to be sharded over the GPUs of all nodes: the states of one
-    node's share of the model (16 bytes a parameter) would leave too little of 80 GB."""
+    """Return whether a full fine-tuning has to be sharded over the GPUs of all nodes: the states of
+    one node's share of the model (16 bytes a parameter) would leave too little of 80 GB."""
     widths = geometry(model) if isinstance(model, str) and not lora else None
     return widths is not None and widths.parameters > LARGE
 
@@ -68,7 +68,7 @@ def standard_layout(
 
 
 def layout_for_gpus(case) -> Fix:
-    """The standard layout, with 1 for every other size."""
+    """Return the standard layout, with 1 for every other size."""
     if case.action == "grpo" and case("mode") == "disaggregated" and case.gpus < 2:
         return Fix()
     keys = [*POLICY_GPUS, *ROLLOUT_GPUS] if case.action == "grpo" else POLICY_GPUS
@@ -80,8 +80,8 @@ def layout_for_gpus(case) -> Fix:
 
 
 def shards_for_gpus(case) -> Fix | int:
-    """The shards that fill the GPUs beside the other sizes, or the standard layout when those do
-    not divide them."""
+    """Return the shards that fill the GPUs beside the other sizes, or the standard layout when
+    those do not divide them."""
     others = case.policy_gpus // case(SHARD)
     if case.gpus % others:
         return layout_for_gpus(case)
@@ -89,7 +89,7 @@ def shards_for_gpus(case) -> Fix | int:
 
 
 def moved_to_shards(size: str) -> Callable:
-    """A fix: 1 for a size, and for those that wrapped models have not, on as many GPUs as
+    """Return a fix: 1 for a size, and for those that wrapped models have not, on as many GPUs as
     before."""
 
     def fix(case) -> Fix:

@@ -21,13 +21,14 @@ TOKENS = ("{vision}", "{model}")  # what the tokens of a record depend on
 
 
 def limit_and_room(case) -> tuple[int, int]:
-    """The longest sequence, and how much of it is kept for what is generated."""
+    """Return the longest sequence, and how much of it is kept for what is generated."""
     limit, generated = actions.LENGTHS[case.action]
     return case(limit), case(generated) if generated else 0
 
 
 def too_long(case):
-    """Records whose tokens, with room for what is generated, exceed the longest sequence."""
+    """Return the records whose tokens, with room for what is generated, exceed the longest
+    sequence."""
     limit, room = limit_and_room(case)
     long = [record for record in case.tokens if record.total > limit - room]
     if not long:
@@ -40,8 +41,8 @@ def too_long(case):
 
 
 def longer_max_length(case) -> int | Fix | None:
-    """A length in which every record fits, or, when that is beyond the default, a pixel budget that
-    makes them fit."""
+    """Return a length in which every record fits, or, when that is beyond the default, a pixel
+    budget that makes them fit."""
     limit, room = limit_and_room(case)
     longest = max(record.total for record in case.tokens)
     needed = math.ceil((longest + room) / 1024) * 1024
@@ -96,7 +97,7 @@ def facts_of_other_data(case):
 
 
 def _is_same_content(case, annotations: str) -> bool:
-    """Whether the annotations are those of the facts, which were copied or moved since."""
+    """Return whether the annotations are those of the facts, which were copied or moved since."""
     path = locate(annotations)
     return path.is_file() and files.sha256(path) == case.facts.get("fingerprint")
 
@@ -108,7 +109,7 @@ def short_length(case):
 
 
 def are_lengths_known(case) -> bool:
-    """Whether all records could be counted; then SPEC-LENGTH-SAMPLE judges them."""
+    """Return whether all records could be counted; then SPEC-LENGTH-SAMPLE judges them."""
     return bool(case.tokens) and not any(record.problem for record in case.tokens)
 
 
@@ -119,7 +120,7 @@ def beyond_positions(case) -> str:
 
 
 def length_of_positions(case) -> int | None:
-    """The model's positions, unless a record is longer."""
+    """Return the model's positions, unless a record is longer."""
     positions = model_names.positions(case.model)
     _, room = limit_and_room(case)
     longest = max((record.total for record in case.tokens), default=0)

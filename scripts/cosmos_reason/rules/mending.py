@@ -39,8 +39,8 @@ def mend(draft: Draft, check: Callable[[], list[f.Finding]]) -> None:
 
 
 def _changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
-    """What the fix of a finding changes; nothing where something is left to choose, or where the
-    command line has chosen."""
+    """Return what the fix of a finding changes; nothing where something is left to choose, or where
+    the command line has chosen."""
     fix = finding.fix
     is_wanted = finding.id in MENDED or (finding.id, finding.where) == ("SPEC-KEY-MISSING", WANTED)
     if not is_wanted or finding.severity == f.INFO or fix.flags or fix.command:
@@ -74,7 +74,7 @@ def _mended(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> f.F
 
 
 def _was(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> str:
-    """What is there before the changes; by name where several keys are taken away."""
+    """Return what is there before the changes; by name where several keys are taken away."""
     gone = [key for key, value in changes.items() if value is None]
     if len(gone) > 1:
         return ", ".join(f"{key} = {shown(document.get(draft.spec, key))}" for key in gone)

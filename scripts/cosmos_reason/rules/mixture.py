@@ -60,8 +60,9 @@ def part(written: str) -> Part:
 
 
 def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
-    """`tags`, where there are any, name the group that the records of each part are scored in.
-    Raises Failure for roots that cannot be one dataset, and for records that are wrong."""
+    """Return the mixture of the parts. `tags`, where there are any, name the group that the records
+    of each part are scored in. Raises Failure for roots that cannot be one dataset, and for records
+    that are wrong."""
     roots = [_local_root(one.root) for one in parts]
     twice = [root for root, count in Counter(roots).items() if count > 1]
     if twice:
@@ -108,7 +109,7 @@ def _annotations(root: str) -> Path:
 
 
 def _all_records(roots: list[str], common: str) -> list[list[dict]]:
-    """The records of each root. Raises Failure with all that is wrong in any of them."""
+    """Return the records of each root. Raises Failure with all that is wrong in any of them."""
     problems: list[findings.Finding] = []
     found = [
         findings.attempt(problems, _records, root, os.path.relpath(root, common)) for root in roots
@@ -119,8 +120,8 @@ def _all_records(roots: list[str], common: str) -> list[list[dict]]:
 
 
 def _records(root: str, prefix: str) -> list[dict]:
-    """The records of a root with their media below `prefix`. Raises Failure with all that is wrong
-    with them."""
+    """Return the records of a root with their media below `prefix`. Raises Failure with all that is
+    wrong with them."""
     source = JsonRecords(_annotations(root))
     tally = Tally()
     found = []
@@ -154,7 +155,7 @@ def _refuse_archive(root: str, folder: str, records: list[dict]) -> None:
 
 
 def _moved(record: dict, root: str, prefix: str, folder: str) -> dict:
-    """The record with its media named below the folder of all roots."""
+    """Return the record with its media named below the folder of all roots."""
 
     def name(written: str) -> str:
         if "://" in written or posixpath.isabs(written):
@@ -164,7 +165,7 @@ def _moved(record: dict, root: str, prefix: str, folder: str) -> dict:
         return posixpath.normpath(posixpath.join(prefix, inside))
 
     def named(value: object) -> object:
-        """A name, a list, or the part of a message that shows a video, with names moved."""
+        """Return a name, a list, or the part of a message that shows a video, with names moved."""
         if isinstance(value, list):
             return [named(one) for one in value]
         if isinstance(value, dict):

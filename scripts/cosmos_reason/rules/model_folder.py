@@ -20,7 +20,7 @@ CONFIG = "config.json"
 
 
 def refuse_no_model(draft: Draft) -> None:
-    """An error for what is here under the name of the model and cannot be one."""
+    """Refuse what is here under the name of the model and cannot be one."""
     key = draft.params["model"]
     model = document.get(draft.spec, key)
     if not isinstance(model, str) or not model.startswith("/") or not os.path.exists(model):
@@ -62,15 +62,16 @@ def _why_no_config(path: Path) -> str:
 
 
 def _model_nearby(path: Path) -> str:
-    """The folder around a file, or the only one in a folder, that has a config.json; else empty."""
+    """Return the folder around a file, or the only one in a folder, that has a config.json; else
+    empty."""
     around = [path.parent] if path.is_file() else path.glob("*/")
     models = [folder for folder in around if (folder / CONFIG).is_file()]
     return str(models[0]) if len(models) == 1 else ""
 
 
 def take_adapter(draft: Draft) -> None:
-    """An adapter is verified as select_checkpoint does. Its base is taken from it when the command
-    line names the adapter or nothing names a base."""
+    """Verify an adapter as select_checkpoint does. Its base is taken from it when the command line
+    names the adapter or nothing names a base."""
     folder = _local_model(draft)
     if folder is None or run_outputs.kind(folder) != run_outputs.ADAPTER:
         return
@@ -115,7 +116,7 @@ def take_training(draft: Draft) -> None:
 
 
 def _local_model(draft: Draft) -> Path | None:
-    """The folder of the model that is asked or quantized, when it is here."""
+    """Return the folder of the model that is asked or quantized, when it is here."""
     model = document.get(draft.spec, draft.params["model"])
     if "adapter" not in draft.params or not isinstance(model, str) or not model.startswith("/"):
         return None
@@ -141,8 +142,8 @@ def _is_in(table: str, key: str) -> bool:
 
 
 def _is_chosen(draft: Draft, table: str) -> bool:
-    """Whether somebody set the key, or a key of the table: the command line, an earlier spec or a
-    profile."""
+    """Return whether somebody set the key, or a key of the table: the command line, an earlier spec
+    or a profile."""
     if any(document.overlap(table, named) for named in draft.named):
         return True
     for key, _ in document.items(draft.action, draft.spec):

@@ -19,8 +19,8 @@ ASKED = ("evaluate", "inference")  # which a server may do with a model that the
 
 
 def refuse_unloadable(draft: Draft) -> None:
-    """A finding for each model that the engine does not load, by its config.json there. A Hub that
-    does not answer leaves it to the rules, which say what they assume."""
+    """Refuse each model that the engine does not load, by its config.json there. A Hub that does
+    not answer leaves it to the rules, which say what they assume."""
     value = functools.partial(document.get, draft.spec)
     if has_script_of_guides(draft.action, draft.engine, value):
         return
@@ -38,9 +38,9 @@ def refuse_unloadable(draft: Draft) -> None:
 
 
 def is_refused(architecture: str | hub.NotTold, action: str, known: list[str]) -> bool:
-    """Whether an engine that loads the `known` architectures cannot do an action with a model of
-    which the Hub told this. What is trained is a whole model; all else may be done with an adapter,
-    which needs no config.json."""
+    """Return whether an engine that loads the `known` architectures cannot do an action with a
+    model of which the Hub told this. What is trained is a whole model; all else may be done with an
+    adapter, which needs no config.json."""
     from cosmos_reason.remote import hub
 
     if architecture is hub.NotTold.UNKNOWN:

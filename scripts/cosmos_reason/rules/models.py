@@ -29,8 +29,8 @@ def convert(case) -> Fix:
 
 
 def unloadable(case) -> str:
-    """The architecture of the model, or of the base of an adapter, that the engine does not load. A
-    dataset script of somebody's own may hand cosmos-rl the media of any."""
+    """Return the architecture of the model, or of the base of an adapter, that the engine does not
+    load. A dataset script of somebody's own may hand cosmos-rl the media of any."""
     if case.has_own_data or has_script_of_guides(case.action, case.engine, case):
         return ""
     for name in ("model", "base"):
@@ -43,15 +43,15 @@ def unloadable(case) -> str:
 
 
 def told_unloadable(case) -> str:
-    """`unloadable`, with NVIDIA's engine for it where there is one that we do not drive."""
+    """Return `unloadable`, with NVIDIA's engine for it where there is one that we do not drive."""
     found = unloadable(case)
     elsewhere = families.FAMILIES[found].elsewhere if found in families.FAMILIES else ""
     return f"{found}, which NVIDIA trains with {elsewhere}" if elsewhere else found
 
 
 def has_script_of_guides(action: str, engine: str, value: Callable[[str], object]) -> bool:
-    """Whether a training reads its data by the keys of a guide's dataset script, not by ours;
-    `value` gives those of its keys."""
+    """Return whether a training reads its data by the keys of a guide's dataset script, not by
+    ours; `value` gives those of its keys."""
     if engine not in COSMOS or action not in TRAINING.split():
         return False
     ours, theirs, name = value(TRAIN_ANNOTATIONS), value(OF_GUIDES), value(NAME_OF_GUIDES)
@@ -63,7 +63,7 @@ def engine_that_loads(case) -> Fix:
 
 
 def engine_for(action: str, architecture: object) -> Fix:
-    """An engine that has the action and loads the architecture, if there is one."""
+    """Return an engine that has the action and loads the architecture, if there is one."""
     for engine, facts in bundle.skill_info()["engines"].items():
         runs = facts.get("runs", facts["actions"])
         if action in runs and architecture in bundle.architectures(engine, action):
@@ -81,8 +81,8 @@ def miniature(case):
 
 
 def assumed(case) -> bool | str:
-    """Whether tokens and memory are counted for an architecture that nothing tells; words where a
-    config.json tells one that is not known here."""
+    """Return whether tokens and memory are counted for an architecture that nothing tells; words
+    where a config.json tells one that is not known here."""
     base = case.params.get("base")
     whole = (case(base) if base else "") or case.adapter_base or case.model
     architecture, _ = model_names.family(whole)

@@ -15,8 +15,8 @@ URIS = {"input": ("s3://",), "output": (), "model": (model_names.HUB,)}  # by a 
 
 
 def unknown_uris(case: Case) -> list[f.Finding]:
-    """Paths that nothing here can open: inputs may be on S3, outputs are folders, none has a drive
-    letter."""
+    """Return the paths that nothing here can open: inputs may be on S3, outputs are folders, none
+    has a drive letter."""
     found = []
     for key, schema in document.keys(case.action).items():
         value = case(key)

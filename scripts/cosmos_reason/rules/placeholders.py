@@ -30,7 +30,7 @@ NAMED = 4  # values that a message shows
 
 
 def is_one(value: object, is_path: bool) -> bool:
-    """Whether a value stands for another; of a path that is here it is the name."""
+    """Return whether a value stands for another; of a path that is here it is the name."""
     if isinstance(value, list):
         return any(is_one(part, is_path) for part in value)
     if not isinstance(value, str):
@@ -63,7 +63,7 @@ def keys(action: str, spec: dict, engine: str | None = None) -> list[str]:
 
 
 def check(action: str, spec: dict, found: list[str]) -> findings.Finding:
-    """The one error about all of them."""
+    """Return the one error about all of them."""
     known = document.keys(action)
     changes = {key: WORDS.get(known.get(key, {}).get("x-path"), "VALUE") for key in found}
     values = [f"{key} = {shown(document.get(spec, key), 60)}" for key in found[:NAMED]]

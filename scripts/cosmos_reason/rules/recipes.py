@@ -84,7 +84,8 @@ def _take_batch(draft: Draft, case: Case) -> list[str]:
 
 
 def _records_of_a_rank(case: Case) -> int | None:
-    """None where the records are not known, cannot be dealt, or would be too few steps."""
+    """Return the records of a rank; None where the records are not known, cannot be dealt, or would
+    be too few steps."""
     if case.trained_records is None or RECORDS % case.ranks or case("train.max_num_steps"):
         return None
     each = RECORDS // case.ranks
@@ -93,8 +94,8 @@ def _records_of_a_rank(case: Case) -> int | None:
 
 
 def _records_of_a_pass(case: Case, each: int) -> int:
-    """One where lengths are not known or a record is longer than those of the recipes: memory must
-    hold the pass. The embedded engine counts tokens instead."""
+    """Return the records of a pass: one where lengths are not known or a record is longer than
+    those of the recipes: memory must hold the pass. The embedded engine counts tokens instead."""
     longest = max((record.total for record in case.tokens), default=None)
     is_read = case.engine in document.keys(case.action)[MINI_BATCH]["x-engines"]
     if not is_read or longest is None or longest > LONGEST:
@@ -131,7 +132,7 @@ def _by_steps(draft: Draft) -> None:
 
 
 def _put_back(draft: Draft, keys: tuple[str, ...]) -> None:
-    """The template's values, where they were replaced here for other data or GPUs."""
+    """Put the template's values back where they were replaced here for other data or GPUs."""
     template = document.template(draft.action)
     for key in keys:
         if not draft.origins.get(key, "").startswith(ORIGIN):

@@ -27,8 +27,9 @@ SHARING = (
 
 
 def shared_plan(case) -> gpu_memory.Plan | None:
-    """What a GPU that policy and rollouts share has to hold, with the longest record where records
-    are counted and with none where not; None in the other modes and for an unknown model."""
+    """Return what a GPU that policy and rollouts share has to hold, with the longest record where
+    records are counted and with none where not; None in the other modes and for an unknown
+    model."""
     if case("mode") == "disaggregated":
         return None
     longest = max(case.tokens, key=lambda record: record.total, default=None)
@@ -49,7 +50,7 @@ def no_gpu_holds(case) -> str:
 
 
 def gpus_that_hold(case) -> str:
-    """The GPUs that are large enough, and which part of them vllm can have."""
+    """Return the GPUs that are large enough, and which part of them vllm can have."""
     plan = shared_plan(case)
     if plan is None:
         return ""

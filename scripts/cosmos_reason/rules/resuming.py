@@ -28,8 +28,8 @@ def resumed_otherwise(case: Case) -> list[f.Finding]:
 
 
 def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
-    """An error for adapters, and on cosmos-rl for sizes of the layout, that are not those of the
-    run to resume."""
+    """Return an error for adapters, and on cosmos-rl for sizes of the layout, that are not those of
+    the run to resume."""
     found = []
     ours, theirs = _tuning(now), _tuning(saved)
     if ours != theirs:
@@ -53,7 +53,7 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
 
 
 def _other_layers(now: dict, saved: dict) -> list[f.Finding]:
-    """An error for adapters on other layers: the state has none for them."""
+    """Return an error for adapters on other layers: the state has none for them."""
     value, before = document.get(now, LAYERS), document.get(saved, LAYERS)
     if not before or _as_set(value) == _as_set(before):
         return []

@@ -15,8 +15,8 @@ BESIDE = (
 
 
 def of_spec(case: Case) -> list[f.Finding]:
-    """The findings of a spec that trains, or that evaluates a checkpoint with its training spec
-    beside it. To evaluate on training data may be meant: that is a warning."""
+    """Return the findings of a spec that trains, or that evaluates a checkpoint with its training
+    spec beside it. To evaluate on training data may be meant: that is a warning."""
     if case.action in actions.TRAINING:
         if not case("validation.enable"):
             return []  # SPEC-VALIDATION-OFF says that the data are not used
@@ -47,9 +47,9 @@ def of_spec(case: Case) -> list[f.Finding]:
 def of_training(
     trained: dict, keys: actions.DataKeys, spec: dict, action: str = "train", drafted=None
 ) -> list[f.Finding]:
-    """What the data that `keys` of a spec name share with those that a spec trained on: an error
-    for clips that are shown in both, a warning for parts that lie near each other. Data that are
-    not here are compared by name alone."""
+    """Return what the data that `keys` of a spec name share with those that a spec trained on: an
+    error for clips that are shown in both, a warning for parts that lie near each other. Data that
+    are not here are compared by name alone."""
     from cosmos_reason.data import overlap  # imports what reads datasets and media
 
     of_train = actions.data_keys(action)

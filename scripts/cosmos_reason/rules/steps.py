@@ -28,7 +28,7 @@ VALIDATION_EPOCHS = "validation.freq_in_epoch"
 
 
 def largest_multiple(batch: int, of: int) -> int:
-    """The largest multiple that is not above the batch, and at least one."""
+    """Return the largest multiple that is not above the batch, and at least one."""
     return max(1, batch // of) * of
 
 
@@ -44,7 +44,7 @@ def batch_not_over_all_ranks(case):
 
 
 def ranks_left_over(case, batch: int) -> str:
-    """Words where a replica, of several, cannot deal a batch to its ranks evenly."""
+    """Return words where a replica, of several, cannot deal a batch to its ranks evenly."""
     if not case.cosmos or case(REPLICAS) == 1 or batch % case.ranks_of_replica == 0:
         return ""
     return f"a replica has {case.ranks_of_replica} ranks"
@@ -91,8 +91,8 @@ def enough_epochs(case) -> int:
 
 
 def batch_of_enough_steps(case) -> int | None:
-    """A batch of a rank that deals an epoch evenly to enough steps, None where that would be less
-    than LEAST_BATCH records of all ranks."""
+    """Return a batch of a rank that deals an epoch evenly to enough steps, None where that would be
+    less than LEAST_BATCH records of all ranks."""
     steps = math.ceil(FEW_STEPS / case("train.epoch"))
     batch = math.ceil(case.trained_records / case.ranks) // steps
     if ranks_left_over(case, batch):
@@ -102,7 +102,7 @@ def batch_of_enough_steps(case) -> int | None:
 
 
 def more_steps(case) -> Fix:
-    """A smaller batch before more epochs: the same records are seen as often."""
+    """Return a smaller batch before more epochs: the same records are seen as often."""
     batch = batch_of_enough_steps(case)
     if batch is None:
         return Fix(changes={"train.epoch": enough_epochs(case)})
@@ -134,7 +134,7 @@ def length_of_warmup(case):
 
 
 def interval_beyond_run(case, steps_key: str, epochs_key: str) -> str | None:
-    """An interval of more epochs than the run has, or of more steps."""
+    """Return an interval of more epochs than the run has, or of more steps."""
     steps, run_epochs = case(steps_key), case("train.epoch")
     epochs = case(epochs_key) if case.is_read(epochs_key) else 0
     if epochs and epochs > run_epochs:
@@ -159,7 +159,7 @@ def save_half_way(case) -> Fix:
 
 
 def validate_within_run(case) -> Fix | int:
-    """Half-way, or each epoch where the run's steps are not known."""
+    """Validate half-way, or each epoch where the run's steps are not known."""
     if not case.steps:
         return Fix(changes={VALIDATION_EPOCHS: 1})
     half = max(1, int(case.steps) // 2)
@@ -184,7 +184,7 @@ def warmup_in_whole_steps(case) -> int | float:
 
 
 def warmup_share(case) -> float:
-    """The part of the run that warms up; 0 when it is not known."""
+    """Return the part of the run that warms up; 0 when it is not known."""
     if warms_up_by_epochs(case):
         return case(WARMUP_EPOCHS) / case("train.epoch")
     if warmup_is_a_share(case):

@@ -15,12 +15,12 @@ PIXEL_SIZES = ("min_pixels", "max_pixels", "resized_height", "resized_width")
 
 
 def sampled(case, name: str):
-    """The value of one of the action's sampling keys."""
+    """Return the value of one of the action's sampling keys."""
     return case(case.vision + name)
 
 
 def removed(case, *names: str) -> Fix:
-    """The fix that takes some of the action's sampling keys away."""
+    """Return the fix that takes some of the action's sampling keys away."""
     return Fix(changes={case.vision + name: None for name in names})
 
 
@@ -37,15 +37,16 @@ def crossed_frame_bounds(case):
 
 
 def lowers_floor(case) -> bool:
-    """Whether the engine reads max_pixels and no min_pixels: its own reader lowers the floor."""
+    """Return whether the engine reads max_pixels and no min_pixels: its own reader lowers the
+    floor."""
     known = document.keys(case.action)
     engines = [known[case.vision + name]["x-engines"] for name in ("max_pixels", "min_pixels")]
     return case.engine in engines[0] and case.engine not in engines[1]
 
 
 def pixel_conflict(case) -> tuple[int, dict] | None:
-    """The floor that max_pixels is below, and the changes that repair it; media of unknown kind
-    count as clips."""
+    """Return the floor that max_pixels is below, and the changes that repair it; media of unknown
+    kind count as clips."""
     sizes = {name: sampled(case, name) for name in PIXEL_SIZES}
     options = sampling.VisionOptions(**sizes, family=model_names.known_family(case.model))
     only_images = document.get(case.facts or {}, "media.frames.max", 1) is None
@@ -70,7 +71,7 @@ def floor_of_frame(case) -> int:
 
 
 def frames_in_budget(case) -> Fix:
-    """As many frames as the budget holds; where it holds none, the budget that they take."""
+    """Return as many frames as the budget holds; where it holds none, the budget that they take."""
     fewest = {"nframes": 2, "max_frames": sampled(case, "min_frames") or sampling.MIN_FRAMES}
     counted = "nframes" if sampled(case, "nframes") else "max_frames"
     floor = 1.05 * floor_of_frame(case)
@@ -99,8 +100,8 @@ def complete_size(case) -> Fix | int:
 
 
 def fewer_frames(case) -> int | None:
-    """The most frames, below those asked for, that every clip has; none where a clip cannot be
-    sampled at all."""
+    """Return the most frames, below those asked for, that every clip has; none where a clip cannot
+    be sampled at all."""
     asked = sampled(case, "nframes") or 0
     for frames in range(asked - 2, 0, -2):
         records = case.tokens_with({case.vision + "nframes": frames})
@@ -121,7 +122,7 @@ def clips_too_short(case):
 
 
 def videos_of_pictures(case):
-    """Records that engine tao's evaluation cannot read."""
+    """Return the records that engine tao's evaluation cannot read."""
     if case.engine != "tao" or not case.facts:
         return None
     from cosmos_reason.estimate import record_tokens
@@ -133,7 +134,7 @@ def videos_of_pictures(case):
 
 
 def records_without_rate(case):
-    """Records that the loader of engine tao ends at."""
+    """Return the records that the loader of engine tao ends at."""
     by_fps = case.has(case.vision + "fps") and not case.has(case.vision + "nframes")
     if not by_fps or case.engine != "tao" or not case.facts:
         return None

@@ -45,7 +45,7 @@ class DataKeys(NamedTuple):
 
 
 def of_spec(spec: dict) -> str:
-    """The action that knows most of a spec's keys; of the two that train, the one its policy
+    """Return the action that knows most of a spec's keys; of the two that train, the one its policy
     names."""
     known = {}
     for action in bundle.ACTIONS:
@@ -56,13 +56,13 @@ def of_spec(spec: dict) -> str:
 
 
 def of_file(path: Path) -> str:
-    """The action of a spec file, which nobody named. Raises Failure: exit 2 for what cannot be
-    read, exit 1 for the spec of another trainer."""
+    """Return the action of a spec file, which nobody named. Raises Failure: exit 2 for what cannot
+    be read, exit 1 for the spec of another trainer."""
     return of_table(document.load(path), path)
 
 
 def of_table(spec: dict, path: Path) -> str:
-    """The same of a spec that was read from there."""
+    """Return the same of a spec that was read from there."""
     if is_of_framework(spec):
         message = (
             f"got {a_spec(FRAMEWORK)}, which only its own trainer reads "
@@ -77,8 +77,8 @@ def is_of_framework(spec: dict) -> bool:
 
 
 def other_than(action: str, spec: dict) -> str | None:
-    """The action whose tables these are, or the other trainer, when they are not those of `action`;
-    None for tables of no action."""
+    """Return the action whose tables these are, or the other trainer, when they are not those of
+    `action`; None for tables of no action."""
     tables = spec.keys()
     if is_of_framework(spec):
         return FRAMEWORK
@@ -99,7 +99,7 @@ def other_than(action: str, spec: dict) -> str | None:
 
 
 def _other_than_training(action: str, spec: dict) -> str | None:
-    """The training that a spec is for, when `action` is another."""
+    """Return the training that a spec is for, when `action` is another."""
     trained = _policy(spec)
     if action == "train" and "rollout" not in spec:
         return None  # a type of grpo alone is a wrong value
@@ -123,8 +123,8 @@ def a_spec(action: str) -> str:
 
 
 def engine_by_keys(spec: dict) -> tuple[str, str] | None:
-    """(the engine that a spec is written for, the key that tells): one that only this engine reads,
-    or data that our own dataset script does not. None where nothing tells."""
+    """Return (the engine that a spec is written for, the key that tells): one that only this engine
+    reads, or data that our own dataset script does not. None where nothing tells."""
     action = of_spec(spec)
     if is_of_framework(spec):
         return None
@@ -161,34 +161,35 @@ def _engine_of_only_reader(action: str, spec: dict) -> tuple[str, str] | None:
 
 
 def places(action: str) -> dict:
-    """The keys of an action by what they hold (`model`, `adapter`, `vision`, ...), of
+    """Return the keys of an action by what they hold (`model`, `adapter`, `vision`, ...), of
     skill_info.yaml."""
     return bundle.skill_info()["spec_params"][action]
 
 
 def data_keys(action: str) -> DataKeys | None:
-    """Where the data are that the action works on: trains on, asks or calibrates with. None for
-    inference."""
+    """Return where the data are that the action works on: trains on, asks or calibrates with. None
+    for inference."""
     roots = places(action)
     keys = roots.get("train_root") or roots.get("eval_root")
     return DataKeys(*keys) if keys else None
 
 
 def validation_keys(action: str) -> DataKeys | None:
-    """Where the data are that a training validates on, or that a quantization is measured by."""
+    """Return where the data are that a training validates on, or that a quantization is measured
+    by."""
     roots = places(action)
     has_both = "train_root" in roots and "eval_root" in roots
     return DataKeys(*roots["eval_root"]) if has_both else None
 
 
 def guard_keys(action: str) -> DataKeys | None:
-    """Where the general questions are that an evaluation asks besides its own."""
+    """Return where the general questions are that an evaluation asks besides its own."""
     keys = places(action).get("guard_root")
     return DataKeys(*keys) if keys else None
 
 
 def model_of(spec: dict) -> str:
-    """The model that a spec of any action names; "" when it names none."""
+    """Return the model that a spec of any action names; "" when it names none."""
     for action in bundle.ACTIONS:
         name = document.get(spec, places(action)["model"])
         if name:

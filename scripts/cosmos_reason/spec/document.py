@@ -30,7 +30,7 @@ ENGINE_NOTE = "# made for --engine "  # in one of the first lines
 
 
 def get(spec: dict, key: str, default=None):
-    """The value at a dotted key, or `default` when any part of the path is absent."""
+    """Return the value at a dotted key, or `default` when any part of the path is absent."""
     node = spec
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
@@ -97,12 +97,12 @@ def by_key(spec: dict, prefix: str = "") -> dict[str, object]:
 
 
 def overlap(key: str, other: str) -> bool:
-    """Whether one is the other, or a table around it."""
+    """Return whether one is the other, or a table around it."""
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
 def last_part(key: str) -> str:
-    """`train.optm_lr` is `optm_lr`."""
+    """Return the last part of a key: `optm_lr` of `train.optm_lr`."""
     return key.rpartition(".")[2]
 
 
@@ -124,7 +124,7 @@ def _walk(schema: dict, prefix: str) -> Iterator[tuple[str, dict]]:
 
 
 def custom_tables(action: str) -> dict[str, dict]:
-    """The tables under `custom` that are known here."""
+    """Return the tables under `custom` that are known here."""
     return bundle.schema(action)["properties"]["custom"]["properties"]
 
 
@@ -180,7 +180,7 @@ def is_extra(action: str, key: str) -> bool:
 
 
 def extra_keys(spec: dict) -> list[str]:
-    """The keys that a spec itself says may be unknown here (`--allow-extra-key`)."""
+    """Return the keys that a spec itself says may be unknown here (`--allow-extra-key`)."""
     named = get(spec, "custom.extra_keys", [])
     if not isinstance(named, list):
         return []
@@ -192,8 +192,8 @@ def template(action: str) -> dict:
 
 
 def with_defaults(action: str, spec: dict) -> dict:
-    """A deep copy of `spec` in which every known key is present (None where the trainer has no
-    default).
+    """Return a deep copy of `spec` in which every known key is present (None where the trainer has
+    no default).
 
     An optional table that is absent, as `policy.lora` in full fine-tuning, becomes None.
     """
@@ -245,7 +245,7 @@ def dump(spec: dict, path: Path, edited_as: str = "", schema: str = "", engine: 
 
 
 def _schema_address(action: str, path: Path) -> str:
-    """Where an editor finds the schema: relative to a spec of the project that the skill is
+    """Return where an editor finds the schema: relative to a spec of the project that the skill is
     installed in, so that both may move together; for any other spec the place on this machine."""
     schema = bundle.schema_path(action)
     folder = Path(os.path.realpath(path)).parent
@@ -270,8 +270,8 @@ def _refuse_what_is_no_spec(path: Path) -> None:
 def _refuse_dots_and_depth(
     path: Path, node: dict | list, depth: int = 1, is_free: bool = False
 ) -> None:
-    """Names that would be read as a path of tables (`"train.epoch" = 3`), and nesting no trainer
-    has."""
+    """Refuse names that would be read as a path of tables (`"train.epoch" = 3`), and nesting no
+    trainer has."""
     if depth > MAX_DEPTH:
         message = f"got more than {MAX_DEPTH} nested tables or lists, expected fewer"
         raise bad_input("SPEC-FILE", path, message)
@@ -304,8 +304,8 @@ def _read_yaml(path: Path) -> dict:
 
 
 def _refuse_aliases_and_depth(path: Path, written: str) -> None:
-    """What has to be refused before YAML is composed: a few lines of aliases unfold to gigabytes,
-    and deep nesting overruns the C stack."""
+    """Refuse what has to be refused before YAML is composed: a few lines of aliases unfold to
+    gigabytes, and deep nesting overruns the C stack."""
     import yaml
 
     depth = 0

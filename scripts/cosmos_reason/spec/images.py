@@ -20,7 +20,7 @@ ENGINE = "tao"  # the engine whose programs are in these images
 
 
 def default(engine: str) -> str | None:
-    """The image of an engine that has one of its own."""
+    """Return the image of an engine that has one of its own."""
     return bundle.skill_info()["engines"][engine].get("default_image")
 
 
@@ -29,8 +29,8 @@ def versions() -> list[str]:
 
 
 def facts(name: str, version: str | None = None) -> dict:
-    """The facts of an image: those of `version`, or of the version in its name, or else of the
-    default image."""
+    """Return the facts of an image: those of `version`, or of the version in its name, or else of
+    the default image."""
     images = bundle.skill_info()["images"]
     wanted = version or _version_in(name)
     for known in images.values():
@@ -45,7 +45,7 @@ def name_of(version: str) -> str:
 
 
 def _version_in(name: str) -> str | None:
-    """The version of NVIDIA's that an image's tag names."""
+    """Return the version of NVIDIA's that an image's tag names."""
     tag = name.partition("@")[0].rpartition("/")[2].partition(":")[2]
     found = re.match(r"v?(\d+\.\d+\.\d+)(?![\d.])", tag)
     if found and found[1] in versions():
@@ -54,7 +54,7 @@ def _version_in(name: str) -> str | None:
 
 
 def issue(name: str, engine: str, version: str | None) -> tuple[str, str] | None:
-    """What is known against an image, and an image that nothing is known against."""
+    """Return what is known against an image, and an image that nothing is known against."""
     images = bundle.skill_info()["images"]
     if engine != ENGINE and name not in images:
         return None
@@ -69,8 +69,8 @@ def issue(name: str, engine: str, version: str | None) -> tuple[str, str] | None
 
 
 def rendered(action: str, spec: dict, image: dict, job: str) -> dict:
-    """A copy of a spec of ours as the programs of an image read it. `job` is the path of the job's
-    folder there."""
+    """Return a copy of a spec of ours as the programs of an image read it. `job` is the path of the
+    job's folder there."""
     rules = image["specs"].get(action, {})
     whole = copy.deepcopy(spec)
     for key in rules.get("needs", ()):
@@ -96,7 +96,8 @@ def rendered(action: str, spec: dict, image: dict, job: str) -> dict:
 
 
 def schema(action: str, image: dict) -> dict:
-    """The schema of what `rendered` writes: ours, with the keys that the image reads besides."""
+    """Return the schema of what `rendered` writes: ours, with the keys that the image reads
+    besides."""
     rules = image["specs"].get(action, {})
     whole = files.read_json(bundle.schema_path(action))
     copied = [*rules.get("copies", {}).values(), *rules.get("renames", {}).values()]
@@ -114,7 +115,7 @@ def schema(action: str, image: dict) -> dict:
 
 
 def passed_on(action: str) -> set[str]:
-    """The keys of all images that we have no word for."""
+    """Return the keys of all images that we have no word for."""
     return {key for rules in _rules(action) for key in rules.get("adds", ())}
 
 
@@ -124,8 +125,9 @@ def _known(action: str) -> set[str]:
 
 
 def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
-    """A copy of a spec in our words, and what was said in an image's own. What an image is given
-    when it is launched is taken out; two names with different values are left, to be refused."""
+    """Return a copy of a spec in our words, and what was said in an image's own. What an image is
+    given when it is launched is taken out; two names with different values are left, to be
+    refused."""
     whole = copy.deepcopy(spec)
     renamed = []
     for ours, theirs in _own_names(action).items():
@@ -177,7 +179,7 @@ def check(action: str, written: dict, name: str, version: str | None) -> list[fi
 
 
 def _refused_values(action: str, written: dict, image: dict) -> list[findings.Finding]:
-    """An error for each value that another image takes and this one is not known to."""
+    """Return an error for each value that another image takes and this one is not known to."""
     found = []
     for other in bundle.skill_info()["images"].values():
         for key, value in sorted(_own_values(action, other) - _own_values(action, image)):
@@ -189,7 +191,7 @@ def _refused_values(action: str, written: dict, image: dict) -> list[findings.Fi
 
 
 def refused_variables(names: list[str], name: str, version: str | None) -> list[findings.Finding]:
-    """An error for each variable that only other images are given."""
+    """Return an error for each variable that only other images are given."""
     image = facts(name, version)
     found = []
     for other in bundle.skill_info()["images"].values():
@@ -205,8 +207,8 @@ def refused_variables(names: list[str], name: str, version: str | None) -> list[
 
 
 def _taken_for(name: str, version: str | None) -> list[findings.Finding]:
-    """The version that an image is taken for, where that is not plain; an error when a listed image
-    is said to be another."""
+    """Return the version that an image is taken for, where that is not plain; an error when a
+    listed image is said to be another."""
     listed = bundle.skill_info()["images"].get(name)
     if listed and version not in (None, listed["version"]):
         message = f"got --image-version {version}, but this image is {listed['version']}"
@@ -228,7 +230,7 @@ def _taken_for(name: str, version: str | None) -> list[findings.Finding]:
 
 
 def _refusal(action: str, lacking: dict[str, str], version: str) -> findings.Finding:
-    """The error about keys, each with the version that has it."""
+    """Return the error about keys, each with the version that has it."""
     ours = {theirs: word for word, theirs in _own_names(action).items()}
     has_no_word = passed_on(action) | _known(action)
     parts = []
@@ -273,13 +275,14 @@ def _given(action: str) -> dict[str, dict]:
 
 
 def _own_values(action: str, image: dict) -> set[tuple[str, str]]:
-    """(key, value) of our words that an image takes and others are not known to."""
+    """Return (key, value) of our words that an image takes and others are not known to."""
     values = image["specs"].get(action, {}).get("values", {})
     return {(key, value) for key, taken in values.items() for value in taken}
 
 
 def _own_keys(action: str, image: dict) -> set[str]:
-    """The keys of an image that a spec of ours does not have, or that older images do not read."""
+    """Return the keys of an image that a spec of ours does not have, or that older images do not
+    read."""
     rules = image["specs"].get(action, {})
     names = {*rules.get("copies", {}).values(), *rules.get("renames", {}).values()}
     return {*names, *rules.get("writes", {}), *rules.get("adapter_writes", {}),

@@ -20,7 +20,8 @@ TAKES_MORE = {*PER_PART, *OTHER_VALUES}  # keys of ours whose other values a tra
 
 @functools.cache
 def validator(action: str):
-    """jsonschema's, for which 3.0 is no whole number: a trainer would not take it as a count."""
+    """Return jsonschema's validator, for which 3.0 is no whole number: a trainer would not take it
+    as a count."""
     import jsonschema
 
     base = jsonschema.Draft202012Validator
@@ -29,7 +30,8 @@ def validator(action: str):
 
 
 def meant(action: str, key: str, value):
-    """`value` itself when the key takes it, else a legal one that it may have meant, or MISSING."""
+    """Return `value` itself when the key takes it, else a legal one that it may have meant, or
+    MISSING."""
     if key not in document.keys(action):
         return document.MISSING
     schema = document.keys(action)[key]
@@ -57,14 +59,14 @@ def is_trainers_own(action: str, key: str, value) -> bool:
 
 
 def _are_rates(action: str, key: str, entries: Iterable) -> bool:
-    """Whether each is one, or 0 for a part of the model that is not trained."""
+    """Return whether each is one, or 0 for a part of the model that is not trained."""
     is_valid = validator(action).evolve(schema=document.keys(action)[key]).is_valid
     trained = [entry for entry in entries if entry != 0]
     return bool(trained) and all(is_valid(entry) for entry in trained)
 
 
 def unportable(value, key: str = "") -> Iterator[tuple[str, str]]:
-    """(key, problem) of what the schema cannot refuse but no trainer's TOML can hold, or
+    """Yield (key, problem) of what the schema cannot refuse but no trainer's TOML can hold, or
     cosmos-rl's reader of it (toml 0.10.2) loses."""
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -99,7 +101,7 @@ def _in_float32(value: float) -> float:
 
 
 def _number_problem(value) -> str:
-    """What is wrong with a value that is no text, list or table."""
+    """Return what is wrong with a value that is no text, list or table."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return f"{value}, expected a finite number"

@@ -30,7 +30,7 @@ class Word(NamedTuple):
     fraction: bool
 
     def takes(self, value) -> bool:
-        """Whether the value means there what it means here."""
+        """Return whether the value means there what it means here."""
         return type(value) is float or value == 0 or not self.fraction
 
 
@@ -44,7 +44,7 @@ def other_trainers() -> dict[str, dict]:
 
 
 def word(action: str, name: str) -> Word | None:
-    """What other trainers, or older guides, mean by a key, of which the last parts count."""
+    """Return what other trainers, or older guides, mean by a key, of which the last parts count."""
     parts = name.lower().split(".")
     for start in range(len(parts)):
         facts = other_trainers().get(".".join(parts[start:]))
@@ -56,8 +56,8 @@ def word(action: str, name: str) -> Word | None:
 
 
 def full_name(action: str, name: str) -> str:
-    """The key that is meant by a short name, or by the last part of one key only; other names, and
-    keys, stay. So does a word by which another trainer means something else."""
+    """Return the key that is meant by a short name, or by the last part of one key only; other
+    names, and keys, stay. So does a word by which another trainer means something else."""
     known = document.keys(action)
     short = bundle.skill_info()["shorthand"][action]
     if name in known or name in short:
@@ -69,8 +69,8 @@ def full_name(action: str, name: str) -> str:
 
 
 def same_elsewhere(action: str, key: str) -> str:
-    """The key that another action has under another name, that its table has under a short name, or
-    that stands in another table around or below that of `key`; "" where there is none, or
+    """Return the key that another action has under another name, that its table has under a short
+    name, or that stands in another table around or below that of `key`; "" where there is none, or
     several."""
     for other in bundle.ACTIONS:
         found = _counterpart(other, action, key) if other != action else ""
@@ -89,7 +89,7 @@ def same_elsewhere(action: str, key: str) -> str:
 
 
 def _counterpart(other: str, action: str, key: str) -> str:
-    """The key of `action` that is what `key` is in the `other` one; "" when nothing is."""
+    """Return the key of `action` that is what `key` is in the `other` one; "" when nothing is."""
     theirs, ours = actions.places(other), actions.places(action)
     found = key
     table, _, leaf = key.rpartition(".")
@@ -102,8 +102,8 @@ def _counterpart(other: str, action: str, key: str) -> str:
 
 
 def misspelt(action: str, key: str) -> list[str]:
-    """The key, table or short name that differs from `key` by one letter of one part; empty where
-    several do."""
+    """Return the key, table or short name that differs from `key` by one letter of one part; empty
+    where several do."""
     found = [name for name in _with_tables(document.keys(action)) if _is_misspelling(key, name)]
     if "." not in key:
         short = {document.last_part(name) for name in document.keys(action)}
@@ -114,7 +114,8 @@ def misspelt(action: str, key: str) -> list[str]:
 
 
 def _is_misspelling(key: str, name: str) -> bool:
-    """Whether one part of a key has one wrong letter. One that is a name in any action has none."""
+    """Return whether one part of a key has one wrong letter. One that is a name in any action has
+    none."""
     written, parts = key.split("."), name.split(".")
     wrong = [pair for pair in zip(written, parts, strict=False) if pair[0] != pair[1]]
     if len(written) != len(parts) or len(wrong) != 1:
@@ -125,7 +126,7 @@ def _is_misspelling(key: str, name: str) -> bool:
 
 @functools.cache
 def _names_of_all() -> frozenset[str]:
-    """The parts of the keys of all actions."""
+    """Return the parts of the keys of all actions."""
     keys = (name for action in bundle.ACTIONS for name in document.keys(action))
     return frozenset(part for name in keys for part in name.split("."))
 
@@ -141,8 +142,8 @@ def _with_tables(keys: Iterable[str]) -> set[str]:
 
 
 def unknown_keys(action: str, key: str, value) -> Iterator[findings.Finding]:
-    """The findings about a key that the action does not have, with what it means here; one for each
-    key in a table that is not ours."""
+    """Yield the findings about a key that the action does not have, with what it means here; one
+    for each key in a table that is not ours."""
     told = word(action, key)
     if told and not isinstance(value, dict):
         yield _of_other_trainer(action, key, value, told)
@@ -157,7 +158,7 @@ def unknown_keys(action: str, key: str, value) -> Iterator[findings.Finding]:
 
 
 def _unknown_key(action: str, key: str, value, same: str, close: list[str]) -> findings.Finding:
-    """`same` means the same as `key`, `close` is written much the same."""
+    """Report an unknown key. `same` means the same as `key`, `close` is written much the same."""
     other = _key_of_other_action(action, key)
     if other:
         got = f"a key of the {other[0]} spec" + ("" if other[1] == key else f", {other[1]}")
@@ -175,8 +176,8 @@ def _unknown_key(action: str, key: str, value, same: str, close: list[str]) -> f
 
 
 def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
-    """By place: an error about each name below `custom` that looks like a misspelling of ours, and
-    one info about all others, which somebody's own dataset script may read."""
+    """Return by place: an error about each name below `custom` that looks like a misspelling of
+    ours, and one info about all others, which somebody's own dataset script may read."""
     found = {}
     others = []
     for key, value in _strangers(action, spec):
@@ -197,8 +198,8 @@ def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
 
 
 def _strangers(action: str, spec: dict) -> list[tuple[str, object]]:
-    """(key, value) of the names below `custom` that no schema has, but for those of tables that
-    refuse them."""
+    """Return (key, value) of the names below `custom` that no schema has, but for those of tables
+    that refuse them."""
     tables = document.custom_tables(action)
     custom = spec.get("custom")
     strangers = []
@@ -226,8 +227,8 @@ def near_in_custom(action: str, key: str) -> list[str]:
 
 
 def is_free(action: str, key: str) -> bool:
-    """Whether a name below `custom` is somebody else's: in a table of theirs, or like none of
-    ours."""
+    """Return whether a name below `custom` is somebody else's: in a table of theirs, or like none
+    of ours."""
     top, *inner = key.split(".")
     if top != "custom" or not inner:
         return False
@@ -240,7 +241,7 @@ def is_free(action: str, key: str) -> bool:
 
 
 def _of_other_trainer(action: str, key: str, value, told: Word) -> findings.Finding:
-    """A name of another trainer, or of other guides, that no trainer here reads."""
+    """Report a name of another trainer, or of other guides, that no trainer here reads."""
     fix = Fix()
     if told.flag and action != "quantize" and type(value) is int:
         fix = Fix(changes={key: None}, flags={told.flag: value})
@@ -254,8 +255,8 @@ def _of_other_trainer(action: str, key: str, value, told: Word) -> findings.Find
 
 
 def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
-    """The findings, those about former names that had to go for one reason as one, where the first
-    of them stands."""
+    """Return the findings, those about former names that had to go for one reason as one, where the
+    first of them stands."""
     causes: dict[str, list[findings.Finding]] = {}
     for finding in found:
         causes.setdefault(_cause(finding), []).append(finding)
@@ -283,7 +284,7 @@ def _as_one(alike: list[findings.Finding]) -> findings.Finding:
 
 
 def _key_of_other_action(action: str, key: str) -> tuple[str, str] | None:
-    """(the action, its key) that a name is."""
+    """Return (the action, its key) that a name is."""
     for other in bundle.ACTIONS:
         name = full_name(other, key)
         if other != action and name in document.keys(other):
@@ -298,7 +299,8 @@ def _unknown(action: str, key: str, got: str, near: list[str], fix: Fix) -> find
 
 
 def _renaming(action: str, key: str, name: str, value) -> Fix:
-    """The fix that takes `key` away and gives its value, or each value of the table, to `name`.
+    """Return the fix that takes `key` away and gives its value, or each value of the table, to
+    `name`.
 
     Empty when a value is not legal there: another value would not be the user's.
     """

@@ -60,7 +60,7 @@ def said_of(spec: str | Path) -> set[tuple[str, str, str]]:
 
 
 def of_nodes(count: int, gpus: int) -> dict[str, int]:
-    """What is noted of a layout over the `gpus` of `count` nodes."""
+    """Return what is noted of a layout over the `gpus` of `count` nodes."""
     return {"nodes": count, "gpus": gpus}
 
 
@@ -70,8 +70,8 @@ def note_nodes(spec: str | Path, count: int, gpus: int) -> None:
 
 
 def nodes_of(spec: str | Path, gpus: int) -> int | None:
-    """The nodes that a spec was laid out for; None without a note, and for a spec that was edited
-    to need another number of `gpus` since."""
+    """Return the nodes that a spec was laid out for; None without a note, and for a spec that was
+    edited to need another number of `gpus` since."""
     record = _read(spec)
     count = record.get("nodes")
     if type(count) is not int or count < 1 or record.get("gpus") != gpus:
@@ -85,10 +85,10 @@ def engine_of(
     action: str | None = None,
     table: dict | None = None,
 ) -> str:
-    """The engine that build_spec made a spec for (one of `action`, when given), as it noted beside
-    it: a spec that was edited since is still meant for it, and so is a copy, which says it itself.
-    Without a note, the engine that its keys tell, else the usual one of the platform. `table` is
-    what the file holds, where somebody has read it."""
+    """Return the engine that build_spec made a spec for (one of `action`, when given), as it noted
+    beside it: a spec that was edited since is still meant for it, and so is a copy, which says it
+    itself. Without a note, the engine that its keys tell, else the usual one of the platform.
+    `table` is what the file holds, where somebody has read it."""
     record = {}
     if spec and os.path.isfile(spec):
         record = _read(spec)
@@ -109,7 +109,7 @@ def engine_of(
 
 
 def facts_of(spec: str | Path) -> Path | None:
-    """The dataset_facts.json that build_spec checked a spec with, when it is still there."""
+    """Return the dataset_facts.json that build_spec checked a spec with, when it is still there."""
     noted = _read(spec).get("dataset_facts")
     if isinstance(noted, str) and os.path.isfile(noted):
         return Path(noted)
@@ -117,8 +117,8 @@ def facts_of(spec: str | Path) -> Path | None:
 
 
 def engine_by_keys(spec: str | Path | None) -> tuple[str, str] | None:
-    """The engine that the keys of a spec from elsewhere tell, and by which; None for one of our own
-    and for what is no spec, which others say."""
+    """Return the engine that the keys of a spec from elsewhere tell, and by which; None for one of
+    our own and for what is no spec, which others say."""
     if not spec or not os.path.isfile(spec) or _read(spec) or _engine_in_words(spec):
         return None
     try:
@@ -128,7 +128,7 @@ def engine_by_keys(spec: str | Path | None) -> tuple[str, str] | None:
 
 
 def _engine_in_words(spec: str | Path | None) -> str:
-    """The engine that one of the first lines of a spec names; empty where none does."""
+    """Return the engine that one of the first lines of a spec names; empty where none does."""
     if not spec or not os.path.isfile(spec):
         return ""
     with open(spec, encoding="utf-8", errors="replace") as lines:

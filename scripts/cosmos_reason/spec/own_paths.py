@@ -19,9 +19,9 @@ def absolute(action: str, spec: dict) -> dict[str, str]:
 
 
 def relative(action: str, spec: dict, folder: Path) -> tuple[dict[str, str], list[str]]:
-    """(key -> absolute path of what lies in `folder`, the keys of what is not there). A text is
-    taken for a path when its key calls it one, or when it has a slash and something lies there; one
-    that lies in a folder that another key names is a name in there, and is left alone."""
+    """Return (key -> absolute path of what lies in `folder`, the keys of what is not there). A text
+    is taken for a path when its key calls it one, or when it has a slash and something lies there;
+    one that lies in a folder that another key names is a name in there, and is left alone."""
     found = {}
     missing = []
     texts = dict(_texts(action, spec))

@@ -17,7 +17,7 @@ UNFILLED = 3  # so many empty values are a template's, not mistakes
 
 
 def validate(action: str, spec: dict) -> list[findings.Finding]:
-    """Every way in which `spec` departs from the action's schema, one finding per key.
+    """Return every way in which `spec` departs from the action's schema, one finding per key.
 
     What only the trainer's own configuration class knows is passed on and told in one info.
     """
@@ -61,8 +61,8 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
 
 
 def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
-    """What is told of keys that no schema here describes: of those that the trainer reads as one,
-    of each that it no longer reads."""
+    """Yield what is told of keys that no schema here describes: of those that the trainer reads as
+    one, of each that it no longer reads."""
     if not unchecked:
         return
     former = document.former_keys().intersection(unchecked)
@@ -77,15 +77,15 @@ def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
 
 
 def by_cause(action: str, spec: dict, found: list[findings.Finding]) -> list[findings.Finding]:
-    """What `validate` found in a spec, those with one cause as one finding."""
+    """Return what `validate` found in a spec, those with one cause as one finding."""
     return _unfilled_as_one(action, spec, names.former_by_cause(found))
 
 
 def _unfilled_as_one(
     action: str, spec: dict, found: list[findings.Finding]
 ) -> list[findings.Finding]:
-    """The findings, those about the empty texts and zeros of a template that nobody filled in as
-    one."""
+    """Return the findings, those about the empty texts and zeros of a template that nobody filled
+    in as one."""
     empty = []
     for finding in found:
         value = document.get(spec, finding.where)
@@ -116,7 +116,7 @@ def trainers_own(action: str, spec: dict) -> list[str]:
 
 
 def brought_by_renamings(found: Iterable[findings.Finding]) -> set[str]:
-    """The keys that the fixes of unknown ones set."""
+    """Return the keys that the fixes of unknown ones set."""
     brought = set()
     for finding in found:
         if finding.id in ("SPEC-KEY-UNKNOWN", "SPEC-KEY-FORMER"):
@@ -127,7 +127,7 @@ def brought_by_renamings(found: Iterable[findings.Finding]) -> set[str]:
 def _without_those_that_a_renaming_brings(
     found: dict[str, findings.Finding],
 ) -> list[findings.Finding]:
-    """A missing key or table is not reported when the fix of an unknown one sets it."""
+    """Return a missing key or table is not reported when the fix of an unknown one sets it."""
     renamed = brought_by_renamings(found.values())
     kept = []
     for key, finding in found.items():
@@ -138,7 +138,7 @@ def _without_those_that_a_renaming_brings(
 
 
 def _explained(action: str, spec: dict, problem) -> Iterator[findings.Finding]:
-    """The findings about one error of jsonschema."""
+    """Yield the findings about one error of jsonschema."""
     where = ".".join(part for part in problem.absolute_path if isinstance(part, str))
     prefix = f"{where}." if where else ""
     if problem.validator == "additionalProperties" and "properties" in problem.schema:
@@ -178,13 +178,13 @@ def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Findi
 
 
 def _may_be_off(action: str, key: str) -> bool:
-    """Whether a key is a number that says nothing when it is absent, as 0 elsewhere does."""
+    """Return whether a key is a number that says nothing when it is absent, as 0 elsewhere does."""
     schema = document.keys(action).get(key, {})
     return schema.get("type") in ("integer", "number") and schema.get("default") is None
 
 
 def _several_files(key: str, got: object) -> Fix:
-    """The flag that puts several annotation files together, where a key got those of several
+    """Return the flag that puts several annotation files together, where a key got those of several
     folders; else nothing."""
     flags = {TRAIN_ANNOTATIONS: "--train-root"}
     flags["custom.val_dataset.annotation_path"] = "--eval-root"
@@ -197,8 +197,8 @@ def _several_files(key: str, got: object) -> Fix:
 
 
 def restored(action: str, key: str) -> Fix:
-    """The fix that gives a key, or each key of a table, the template's value back, or takes a key
-    away."""
+    """Return the fix that gives a key, or each key of a table, the template's value back, or takes
+    a key away."""
     if not key:
         return Fix()
     ours = {}

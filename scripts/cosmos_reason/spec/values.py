@@ -41,7 +41,7 @@ KINDS = {
 
 
 def parse(schema: dict, written: str):
-    """The value of `--set key=written`: TOML where the key takes more than text, plain text
+    """Return the value of `--set key=written`: TOML where the key takes more than text, plain text
     otherwise.
 
     `a,b` for a list is two entries. Text that does not read as the key's kind stays text, for
@@ -65,7 +65,7 @@ def _unquoted(written: str) -> str:
 
 
 def _list(schema: dict, written: str) -> list:
-    """The entries of `a,b`, each perhaps quoted."""
+    """Return the entries of `a,b`, each perhaps quoted."""
     quoted = _toml(f"[{written}]")
     if isinstance(quoted, list) and quoted and all(isinstance(entry, str) for entry in quoted):
         return quoted
@@ -73,7 +73,7 @@ def _list(schema: dict, written: str) -> list:
 
 
 def _entries(written: str) -> list[str]:
-    """The entries of a list, cut at commas; those inside brackets belong to a regular
+    """Return the entries of a list, cut at commas; those inside brackets belong to a regular
     expression."""
     if re.fullmatch(r"\[[\w\s.,/-]*\]", written):
         written = written[1:-1]
@@ -94,7 +94,7 @@ def _entries(written: str) -> list[str]:
 
 
 def _toml(written: str):
-    """The value that the text is in TOML, else the text."""
+    """Return the value that the text is in TOML, else the text."""
     if LONG_KEY.search(written):
         return written
     try:
@@ -109,7 +109,8 @@ def _options(schema: dict) -> list[dict]:
 
 
 def _is_choice(schema: dict, written: str) -> bool:
-    """Whether the text is legal as it stands, so that it is not taken for a list with one entry."""
+    """Return whether the text is legal as it stands, so that it is not taken for a list with one
+    entry."""
     for option in _options(schema):
         is_text = option.get("type") == "string" and "," not in written
         if is_text or option.get("const") == written:
@@ -121,12 +122,12 @@ def _is_choice(schema: dict, written: str) -> bool:
 
 
 def shown(value, limit: int = 80) -> str:
-    """A value as it appears in a message, cut when long."""
+    """Return a value as it appears in a message, cut when long."""
     return shortened(repr(value), limit)
 
 
 def expected(schema: dict) -> str:
-    """What a key accepts, in words: 'a whole number from 1 to 64', 'one of sft'."""
+    """Return what a key accepts, in words: 'a whole number from 1 to 64', 'one of sft'."""
     if "anyOf" in schema:
         return " or ".join(expected(option) for option in schema["anyOf"])
     if "const" in schema:
@@ -157,9 +158,9 @@ def _choices(options: list) -> str:
 
 
 def near(schema: dict, value) -> list:
-    """Other ways to write what a value says that `schema` refuses, legal or not: text as the number
-    or the choice that it says, a whole number, one entry of a list. Never another value, however
-    alike: INT4 is no FP8, float64 no float16."""
+    """Return other ways to write what a value says that `schema` refuses, legal or not: text as the
+    number or the choice that it says, a whole number, one entry of a list. Never another value,
+    however alike: INT4 is no FP8, float64 no float16."""
     if isinstance(value, float) and value.is_integer():
         return [int(value)]
     if isinstance(value, list):
@@ -183,5 +184,5 @@ def _in_our_letters(schema: dict, entries: list) -> list:
 
 
 def _plain(value: object) -> str:
-    """A choice without what people write in many ways: case, blanks, - and _."""
+    """Return a choice without what people write in many ways: case, blanks, - and _."""
     return re.sub(r"[\s_-]", "", str(value)).lower()

@@ -113,7 +113,8 @@ class Runner:
 
     @property
     def groups(self) -> list[list[str] | None]:
-        """The GPUs of each trial that runs at a time; None: the platform chooses, []: the CPU."""
+        """Return the GPUs of each trial that runs at a time; None: the platform chooses, []: the
+        CPU."""
         return self.study.plan["groups"]
 
     def begin_again(self) -> None:

@@ -34,8 +34,9 @@ OTHER_WORDS |= {"qwen2-vl": "qwen2_vl"}  # which has no module here
 
 
 def layout_of(config: Mapping) -> Layout | None:
-    """The published layout of a model with that config.json, None for one that loaders read. Where
-    a layout goes by the name of its family, only what is published lets weights lie in folders."""
+    """Return the published layout of a model with that config.json, None for one that loaders read.
+    Where a layout goes by the name of its family, only what is published lets weights lie in
+    folders."""
     model_type = config.get("model_type")
     layout = PUBLISHED.get(model_type) if isinstance(model_type, str) else None
     if layout and model_type in FAMILIES and "allow_patterns_overrides" not in config:
@@ -44,13 +45,13 @@ def layout_of(config: Mapping) -> Layout | None:
 
 
 def names_default(name: str) -> bool:
-    """Whether the name of a model says that it is of the default family."""
+    """Return whether the name of a model says that it is of the default family."""
     return any(word in name.lower() for word in DEFAULT.words)
 
 
 def by_name(name: str) -> str | None:
-    """The model_type that the name of a model tells, None when it tells none, or the default's,
-    which is only assumed of a name."""
+    """Return the model_type that the name of a model tells, None when it tells none, or the
+    default's, which is only assumed of a name."""
     for word, model_type in OTHER_WORDS.items():
         if word in name.lower():
             return model_type

@@ -82,8 +82,8 @@ class Family:
     elsewhere: str = ""
 
     def has_target(self, entry: str, layer: str) -> bool:
-        """Whether an entry of LoRA's target_modules means a layer: it is part of its name. Where
-        names repeat, one without the tower's path is of the language model."""
+        """Return whether an entry of LoRA's target_modules means a layer: it is part of its name.
+        Where names repeat, one without the tower's path is of the language model."""
         if entry not in layer:
             return False
         is_of_tower = not layer.startswith(("model.language_model.", "lm_head"))
@@ -92,17 +92,17 @@ class Family:
 
     @property
     def linear_layers(self) -> list[str]:
-        """The names of all linear layers; of layers in a list the first stands for all."""
+        """Return the names of all linear layers; of layers in a list the first stands for all."""
         return ["lm_head", *self.decoder_layers, *_names(self.vision_linears)]
 
     @property
     def decoder_layers(self) -> list[str]:
-        """The names of the linear layers of a decoder layer."""
+        """Return the names of the linear layers of a decoder layer."""
         return _names(self.text_linears)
 
     @property
     def block_layers(self) -> list[str]:
-        """The names of the linear layers of a vision block."""
+        """Return the names of the linear layers of a vision block."""
         names = _names(self.vision_linears)
         return [name for name in names if name.startswith(f"model.{self.vision_block}")]
 
@@ -132,7 +132,7 @@ class Geometry:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """(in, out) of the linear layers of one language layer, by name."""
+        """Return (in, out) of the linear layers of one language layer, by name."""
         (queries, *keys_values, output), (*inwards, outwards) = self.family.text_linears.values()
         return {
             queries: (self.hidden, self.queries),
@@ -158,7 +158,7 @@ class Geometry:
 
     @property
     def merged(self) -> int:
-        """Inputs of a vision merger."""
+        """Return inputs of a vision merger."""
         return 4 * self.vision_hidden
 
     @property
@@ -170,7 +170,7 @@ class Geometry:
 
     @property
     def vision_adapted(self) -> int:
-        """Inputs and outputs of all linear layers of the vision tower."""
+        """Return inputs and outputs of all linear layers of the vision tower."""
         attention = len(self.family.block_layers) - self.vision_matrices
         block = (attention + 4) * self.vision_hidden
         block += self.vision_matrices * (self.vision_hidden + self.vision_inner)
@@ -179,7 +179,7 @@ class Geometry:
 
     @property
     def other_parameters(self) -> int:
-        """Those of no decoder layer."""
+        """Return how many parameters belong to no decoder layer."""
         return self.table * (1 if self.tied else 2) + self.vision_parameters
 
     @property

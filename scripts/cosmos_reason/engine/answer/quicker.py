@@ -36,8 +36,8 @@ def _norm(part, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def _embed(part, pixels: torch.Tensor) -> torch.Tensor:
-    """[patches, 3 * temporal_patch * patch * patch] -> [patches, width]: the convolution whose
-    stride is its kernel."""
+    """Embed [patches, 3 * temporal_patch * patch * patch] -> [patches, width]: the convolution
+    whose stride is its kernel."""
     weight = part.proj.weight
     return F.linear(pixels.to(weight.dtype), weight.flatten(1), part.proj.bias)
 
@@ -55,7 +55,7 @@ def turn_tokens(query, key, cos, sin, unsqueeze_dim: int = 1) -> tuple[torch.Ten
 
 
 def _turn(part: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """part * cos + rotate_half(part) * sin, the second product added in place."""
+    """Return part * cos + rotate_half(part) * sin, the second product added in place."""
     half = part.shape[-1] // 2
     turned = part * cos
     first, second = part[..., :half].to(turned.dtype), part[..., half:].to(turned.dtype)

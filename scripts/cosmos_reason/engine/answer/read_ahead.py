@@ -55,7 +55,8 @@ def groups_of(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def workers_for(groups: int, processes: int) -> tuple[int, str]:
-    """How many workers a process with a GPU gets, of as many that share this machine; and why."""
+    """Return how many workers a process with a GPU gets, of as many that share this machine; and
+    why."""
     cores = len(os.sched_getaffinity(0)) // processes
     shared = os.statvfs("/dev/shm")
     if shared.f_bavail * shared.f_frsize < SHARED:
@@ -70,9 +71,9 @@ def encoded(
     ahead: int,
     pins: bool = False,
 ) -> Arriving:
-    """Each question in order with its inputs or its problem, up to `ahead` questions prepared
-    before they are taken, from now on. `pins` has a thread take them over into memory from which a
-    GPU copies. Raises a Failure that is no question's own (exit 3)."""
+    """Return each question in order with its inputs or its problem, up to `ahead` questions
+    prepared before they are taken, from now on. `pins` has a thread take them over into memory from
+    which a GPU copies. Raises a Failure that is no question's own (exit 3)."""
     prefetch = max(2, -(-ahead // max(1, workers)))
     prompts = Prompts(groups, encode)
     # Without a function of its own torch makes tensors of all arrays, each with a handle.

@@ -53,8 +53,9 @@ def generate(
     encoded: Sequence[dict[str, torch.Tensor]],
     generation: dict,
 ) -> list[tuple[str, bool, int]]:
-    """Each answer as the table `generation` of an evaluate spec asks for it, whether it was cut
-    (`max_tokens` came before the model ended it), and its tokens, the one that ends it included."""
+    """Return each answer as the table `generation` of an evaluate spec asks for it, whether it was
+    cut (`max_tokens` came before the model ended it), and its tokens, the one that ends it
+    included."""
     batch = _batch(tokenizer, hardware, encoded)
     sampling = dict(GREEDY)
     if generation["temperature"] > 0:
@@ -89,8 +90,8 @@ def generate(
 def first_token_probabilities(
     network, tokenizer, hardware: Hardware, encoded: Sequence[dict[str, torch.Tensor]]
 ) -> list[torch.Tensor]:
-    """How likely each token of the vocabulary is the first one of each answer, by one forward
-    pass: float32[vocabulary] on the CPU for each of `encoded`."""
+    """Return how likely each token of the vocabulary is the first one of each answer, by one
+    forward pass: float32[vocabulary] on the CPU for each of `encoded`."""
     batch = _batch(tokenizer, hardware, encoded)
     reading = torch.no_grad() if shards.are_in(network) else torch.inference_mode()
     with reading, hardware.autocast_for(network):
@@ -173,8 +174,8 @@ class Responder:
         )
 
     def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
-        """`evaluation.batch_size` answers at a time, of questions of like length. What cannot be
-        read gets an error; it shifts nothing."""
+        """Yield `evaluation.batch_size` answers at a time, of questions of like length. What cannot
+        be read gets an error; it shifts nothing."""
         if not questions:
             return
         self.prepare()
@@ -201,7 +202,7 @@ class Responder:
                     ready = ready[size:]
 
     def encoded(self, questions: list[Question]) -> read_ahead.Arriving:
-        """The questions with their inputs; on a GPU those to come are prepared meanwhile."""
+        """Return the questions with their inputs; on a GPU those to come are prepared meanwhile."""
         groups = read_ahead.groups_of(questions)
         workers = self.workers
         on_gpu = self.hardware.device.type == "cuda"
@@ -214,8 +215,8 @@ class Responder:
         return read_ahead.encoded(groups, self.encode, workers, ahead, pins=on_gpu)
 
     def answer(self, ready: list[tuple[Question, dict[str, torch.Tensor]]]) -> list[Answer]:
-        """One answer per question. Their time counts from the batch before: waiting for clips is
-        part of it."""
+        """Return one answer per question. Their time counts from the batch before: waiting for
+        clips is part of it."""
         encoded = [inputs for _, inputs in ready]
         ask = self.spec["evaluation"]["ask"]
         weights = [None] * len(ready)
@@ -249,8 +250,8 @@ class Responder:
         return answers
 
     def choice(self, question: Question, inputs: dict, first: torch.Tensor) -> dict | None:
-        """The probability of each answer that is weighed; None where the question has none, and
-        where none of them has any."""
+        """Return the probability of each answer that is weighed; None where the question has none,
+        and where none of them has any."""
         if question.id not in self.choices:
             return None
         found = weighing.probabilities(
@@ -278,8 +279,8 @@ class Responder:
         return first_token_probabilities(self.network, self.tokenizer, self.hardware, encoded)
 
     def fitting(self, act: Callable[[list[dict]], list], encoded: list[dict]) -> list:
-        """What `act` (`generate` or `first_tokens`) returns, in halves where memory does not hold
-        all, and from then on; None for a question that it does not hold alone."""
+        """Return what `act` (`generate` or `first_tokens`) returns, in halves where memory does not
+        hold all, and from then on; None for a question that it does not hold alone."""
         try:
             return act(encoded)
         except torch.OutOfMemoryError as problem:

@@ -36,7 +36,7 @@ class Prompts(conversations.Prompts, Dataset):
 
 
 def run() -> None:
-    """The controller, a policy or a rollout, as COSMOS_ROLE says."""
+    """Run the controller, a policy or a rollout, as COSMOS_ROLE says."""
     with ending_all():
         cosmos_rl_patches.apply(say)
         from cosmos_rl.launcher.worker_entry import main
@@ -58,7 +58,7 @@ def run() -> None:
 
 @contextmanager
 def ending_all() -> Iterator[None]:
-    """A replica that fails ends the job. cosmos-rl goes on without it for three minutes, and for
+    """End the job when a replica fails. cosmos-rl goes on without it for three minutes, and for
     ever when it failed before it reported to the controller."""
     try:
         yield
@@ -85,8 +85,8 @@ def validation(config) -> Records | Prompts | None:
 
 
 def opened(spec: dict, name: str) -> Records | Prompts:
-    """The dataset of a table of the spec. The controller is asked first: it looks for every file
-    and tries the rewards, and what is wrong ends the job before a model is loaded."""
+    """Return the dataset of a table of the spec. The controller is asked first: it looks for every
+    file and tries the rewards, and what is wrong ends the job before a model is loaded."""
     try:
         found = _opened(spec, name)
     except Failure as failure:
@@ -128,12 +128,12 @@ class Paid:
     def reward(
         self, response: str, reference: str, config, tokenizer, **_
     ) -> tuple[float, dict[str, float]]:
-        """The weighted sum, and its parts for the log."""
+        """Return the weighted sum, and its parts for the log."""
         parts = self._parts(response, reference, config, tokenizer)
         return self.payer.total(parts), {f"reward/{name}": value for name, value in parts.items()}
 
     def spread(self, response: str, reference: str, config, tokenizer, **_) -> float:
-        """What the completions of a prompt must differ in to be learned from:
+        """Return what the completions of a prompt must differ in to be learned from:
         filter_reward_metric, else the reward."""
         parts = self._parts(response, reference, config, tokenizer)
         named = config.train.train_policy.filter_reward_metric

@@ -61,8 +61,8 @@ def apply(say: Callable[[str], None]) -> None:
 
 
 def take_frames_as_sampled() -> str:
-    """qwen-vl-utils resizes a list of frames to multiples of 64 pixels before it resizes it again,
-    and counts their times from a rate."""
+    """Take lists of frames as they are: qwen-vl-utils resizes a list of frames to multiples of 64
+    pixels before it resizes it again, and counts their times from a rate."""
     import numpy as np
     import qwen_vl_utils
     import torch
@@ -91,7 +91,8 @@ def take_frames_as_sampled() -> str:
 
 
 def choose_attention() -> str:
-    """cosmos-rl asks for flash attention whether it is installed or not."""
+    """Choose an attention that is there: cosmos-rl asks for flash attention whether it is installed
+    or not."""
     if importlib.util.find_spec("flash_attn"):
         return ""
     from cosmos_rl.policy.model import hf_models
@@ -113,7 +114,8 @@ def choose_attention() -> str:
 
 
 def name_parts() -> str:
-    """cosmos-rl looks for the layers that LoRA wraps below `model.language_model`."""
+    """Name the parts of a model where cosmos-rl looks for them: it looks for the layers that LoRA
+    wraps below `model.language_model`."""
     import transformers
 
     Model = getattr(transformers, DEFAULT.model_class)
@@ -126,8 +128,8 @@ def name_parts() -> str:
 
 
 def mark_clips_once() -> str:
-    """transformers 4.57, vLLM and the embedded engine put the marks of a clip around each pair of
-    frames; 5.x leaves the template's own around them besides."""
+    """Put the marks of a clip once: transformers 4.57, vLLM and the embedded engine put the marks
+    of a clip around each pair of frames; 5.x leaves the template's own around them besides."""
     if int(metadata.version("transformers").partition(".")[0]) < 5:
         return ""
     import transformers
@@ -202,8 +204,8 @@ def tell_groups(rollouts: Rollouts) -> str:
 
 
 def keep_redis_here() -> str:
-    """cosmos-rl binds redis to every address, without a password,
-    and leaves it running where there is no redis-cli."""
+    """Keep redis on this machine: cosmos-rl binds redis to every address, without a password, and
+    leaves it running where there is no redis-cli."""
     if os.environ.get("COSMOS_ROLE") != "Controller" or os.environ.get(ONE_NODE) != "1":
         return ""
     from cosmos_rl.utils import network_util
@@ -226,8 +228,8 @@ def keep_redis_here() -> str:
 
 
 def _stop_redis_after_this(port: int, config: str) -> subprocess.Popen:
-    """A process that ends redis when this one has ended. It is not marked as the job's: a job that
-    is killed leaves its redis behind, whose process shows no environment to know it by."""
+    """Return a process that ends redis when this one has ended. It is not marked as the job's: a
+    job that is killed leaves its redis behind, whose process shows no environment to know it by."""
     words = [sys.executable, "-I", "-c", STOP_REDIS, str(port), str(config)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(

@@ -44,7 +44,7 @@ class Records(Samples):
         return self
 
     def loader(self) -> torch.utils.data.DataLoader:
-        """Batches of one record: padding would count in the scales."""
+        """Return batches of one record: padding would count in the scales."""
         pad_id = self.encoder.tokenizer.pad_token_id
         return torch.utils.data.DataLoader(
             self, batch_size=1, collate_fn=lambda items: collate(items, pad_id, "right")
@@ -52,8 +52,8 @@ class Records(Samples):
 
 
 def records(spec: dict, folder: Path, tokenizer) -> tuple[Records, list[int], list[Finding]]:
-    """The records that a complete quantize spec asks for, the tokens of each, and what is to be
-    said. Every one is encoded once before any work. Raises Failure."""
+    """Return the records that a complete quantize spec asks for, the tokens of each, and what is to
+    be said. Every one is encoded once before any work. Raises Failure."""
     found: list[Finding] = []
     samples = conversations.training_samples(spec["dataset"], "dataset")
     samples = _of_one_kind(samples, found)
@@ -72,8 +72,8 @@ def records(spec: dict, folder: Path, tokenizer) -> tuple[Records, list[int], li
 
 
 def _of_one_kind(samples: list[Sample], found: list[Finding]) -> list[Sample]:
-    """The samples with the commonest kinds of media: the library follows one way through the model,
-    and a clip takes another than an image or a text."""
+    """Return the samples with the commonest kinds of media: the library follows one way through the
+    model, and a clip takes another than an image or a text."""
     kinds = [tuple(sorted({item.kind for item in sample.media})) for sample in samples]
     counts = Counter(kinds)
     if len(counts) < 2:
@@ -89,7 +89,7 @@ def _of_one_kind(samples: list[Sample], found: list[Finding]) -> list[Sample]:
 
 
 def _chosen(samples: list[Sample], spec: dict, found: list[Finding]) -> list[Sample]:
-    """As many records as are asked for, drawn with the seed, in the order of the file."""
+    """Return as many records as are asked for, drawn with the seed, in the order of the file."""
     asked = spec["quantize"]["num_calibration_samples"]
     if len(samples) <= asked:
         if len(samples) < asked:
@@ -102,7 +102,7 @@ def _chosen(samples: list[Sample], spec: dict, found: list[Finding]) -> list[Sam
 
 
 def _lengths(chosen: Records, found: list[Finding]) -> list[int]:
-    """The tokens of every record; 0 where its media cannot be read, which is an error."""
+    """Return the tokens of every record; 0 where its media cannot be read, which is an error."""
     lengths = []
     with bar(len(chosen), "reading calibration records") as shown:
         for index, sample in enumerate(chosen.samples):

@@ -42,7 +42,7 @@ def compress(model, tokenizer, table: dict, model_type: str, calibration: Record
 
 
 def recipe(name: str, table: dict, family: Family) -> list:
-    """The library's modifiers for a scheme."""
+    """Return the library's modifiers for a scheme."""
     from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
     from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
@@ -61,8 +61,8 @@ def recipe(name: str, table: dict, family: Family) -> list:
 
 
 def weight_errors(model, source: Path, scheme: Scheme) -> dict[str, float]:
-    """||W - quantized W|| / ||W|| of every compressed layer. W is the source's, or where outliers
-    were moved into the weights what that made of it."""
+    """Return ||W - quantized W|| / ||W|| of every compressed layer. W is the source's, or where
+    outliers were moved into the weights what that made of it."""
     from compressed_tensors.quantization.lifecycle.forward import fake_quantize
 
     family = FAMILIES[model.config.model_type]

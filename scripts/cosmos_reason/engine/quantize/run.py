@@ -81,7 +81,7 @@ def run(spec: dict, job_dir: Path | None) -> tuple[dict, list[Finding]]:
 
 
 def _folders(table: dict) -> tuple[Path, Path | None]:
-    """The model's folder, and that of the base where it is an adapter. Raises Failure."""
+    """Return the model's folder, and that of the base where it is an adapter. Raises Failure."""
     folder = models.model_folder(table["model_path"])
     is_adapter = (folder / adapters.CONFIG).is_file()
     if is_adapter != table["enable_lora"]:
@@ -119,7 +119,7 @@ def _identity(spec: dict, *folders: Path | None) -> str:
 
 
 def check(spec: dict, output: Path, folder: Path, base: Path | None) -> list[Finding]:
-    """What stands against the work as far as files and this machine tell."""
+    """Return what stands against the work as far as files and this machine tell."""
     name = spec["quantize"]["quantization_scheme"]
     source = base or folder
     models.check_architecture(source)
@@ -242,7 +242,7 @@ def _refuse(found: list[Finding]) -> None:
 
 @contextlib.contextmanager
 def _merged(folder: Path, base: Path, output: Path) -> Iterator[Path]:
-    """The adapter added to its base, in a folder beside the output that goes away again."""
+    """Yield the adapter added to its base, in a folder beside the output that goes away again."""
     place = files.temporary_name(output)
     place.mkdir()
     try:
@@ -284,7 +284,7 @@ def _error_summary(errors: dict[str, float]) -> dict:
 
 
 def _peak_memory() -> dict:
-    """In GB, of this process so far."""
+    """Return the peak memory of this process so far, in GB."""
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     return {"host_gb": round(host / 1e9, 2), "gpu_gb": round(gpu / 1e9, 2)}
@@ -294,7 +294,7 @@ def _peak_memory() -> dict:
 
 
 def trial(spec: dict, folder: Path, records: Records | None) -> dict:
-    """One question and the answer of the quantized model, loaded from its folder. Raises
+    """Return one question and the answer of the quantized model, loaded from its folder. Raises
     Failure."""
     asked = evaluate_spec(spec, {"model_name": str(folder)}, folder / ACCURACY)
     asked["dataset"]["media_dir"] = spec["dataset"]["media_dir"]
@@ -318,7 +318,7 @@ def _text_question() -> Question:
 
 
 def evaluate_spec(spec: dict, model: dict, results: Path) -> dict:
-    """The complete evaluate spec that asks a model as the quantize spec says."""
+    """Return the complete evaluate spec that asks a model as the quantize spec says."""
     asked = spec["evaluation"]
     table = document.template("evaluate")
     table["model"] |= model
@@ -340,8 +340,8 @@ def evaluate_spec(spec: dict, model: dict, results: Path) -> dict:
 
 
 def accuracy_lost(spec: dict, output: Path) -> tuple[dict, list[Finding]]:
-    """Both models answer the questions, and the pairs are compared. Answers of an earlier run that
-    was killed are reused. Raises Failure."""
+    """Ask both models the questions and compare the pairs. Answers of an earlier run that was
+    killed are reused. Raises Failure."""
     original = spec["model"] | {"model_name": spec["model"]["model_path"]}
     del original["model_path"]
     graded = {}
@@ -359,7 +359,7 @@ def accuracy_lost(spec: dict, output: Path) -> tuple[dict, list[Finding]]:
 
 
 def _in_terms_of_this_spec(finding: Finding) -> Finding:
-    """A finding about an evaluation, its fix for the quantize spec that asked for it."""
+    """Return a finding about an evaluation, its fix for the quantize spec that asked for it."""
     changes = finding.fix.changes
     if "generation.max_tokens" not in changes:
         return finding
@@ -368,6 +368,6 @@ def _in_terms_of_this_spec(finding: Finding) -> Finding:
 
 
 def verdict(pair: dict, sizes: dict) -> str:
-    """What the quantization cost and gave, in a line."""
+    """Return what the quantization cost and gave, in a line."""
     size = f"{sizes['before'] / 1e9:.3g} -> {sizes['after'] / 1e9:.3g} GB"
     return f"{comparison.in_words(pair)}; {size}"

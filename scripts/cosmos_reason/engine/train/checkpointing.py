@@ -36,7 +36,7 @@ CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[Path]:
-    """`whole_folder`, and what could not be written (a full disk) is a Failure with exit code 3."""
+    """Yield a `whole_folder`; a write that fails (a full disk) is a Failure with exit code 3."""
     try:
         with whole_folder(folder) as unfinished:
             yield unfinished
@@ -68,7 +68,8 @@ def export(
 def _on_first(
     tensors: dict[str, torch.Tensor], ranks: Ranks, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """The tensors, whole, on the host of rank 0, which writes them; nothing on the others."""
+    """Return the tensors, whole, on the host of rank 0, which writes them; nothing on the
+    others."""
     there = {}
     for name, tensor in tensors.items():
         whole = shards.whole(tensor.detach())
@@ -80,7 +81,7 @@ def _on_first(
 def _write_model(
     network, weights: dict | None, base_folder: Path, folder: Path, spec: dict
 ) -> None:
-    """Everything but the weights is copied from the base, byte for byte: a config that
+    """Write the weights, and copy everything else from the base, byte for byte: a config that
     transformers 5 writes cannot be read by 4.57."""
     with _writing(folder) as unfinished:
         if weights is None:
@@ -138,7 +139,7 @@ def save_state(
 
 
 def _in_order(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors in the order of the file: readers want each to begin at a multiple of its
+    """Return the tensors in the order of the file: readers want each to begin at a multiple of its
     numbers' size."""
     return dict(sorted(tensors.items(), key=lambda entry: -entry[1].element_size()))
 
@@ -156,7 +157,8 @@ def _write_state(
     spec: dict,
     state: dict,
 ) -> None:
-    """`written` by file; `gathered` are their tensors, whole, in that order."""
+    """Write the state of a training: `written` by file; `gathered` are their tensors, whole, in
+    that order."""
     with _writing(folder) as unfinished:
         for name, tensors in written.items():
             entries = {
@@ -172,7 +174,8 @@ def _write_state(
 def _from_next(
     file: Path, tensor: torch.Tensor, gathered: Iterator[torch.Tensor]
 ) -> safetensors_files.Tensor:
-    """An entry of a file whose bytes are those of the next gathered tensor when it is written."""
+    """Yield an entry of a file whose bytes are those of the next gathered tensor when it is
+    written."""
 
     def made() -> Iterator[memoryview]:
         flat = next(gathered).to("cpu").contiguous().reshape(-1)
@@ -211,7 +214,8 @@ def _trainable(network) -> dict[str, torch.nn.Parameter]:
 
 
 def to_resume(wanted: bool | str, output_dir: Path) -> Path | None:
-    """The checkpoint that `train.resume` means: a folder, or true for the newest complete one."""
+    """Return the checkpoint that `train.resume` means: a folder, or true for the newest complete
+    one."""
     if not wanted:
         return None
     folder = Path(wanted) if isinstance(wanted, str) else run_outputs.newest_resume(output_dir)

@@ -40,13 +40,13 @@ class Outline(NamedTuple):
         return cls(vision.kind, frames.shape, vision.seconds, vision.rate, content(frames))
 
     def blank(self) -> Vision:
-        """The medium with frames that take no memory."""
+        """Return the medium with frames that take no memory."""
         nothing = np.broadcast_to(np.uint8(0), self.shape)
         return Vision(self.kind, nothing, self.seconds, self.rate)
 
 
 def content(frames: np.ndarray) -> int:
-    """A number that tells frames [n, height, width, 3] of one content and size: 63 bits of
+    """Return a number that tells frames [n, height, width, 3] of one content and size: 63 bits of
     BLAKE2b."""
     digest = blake2b(repr(frames.shape).encode(), digest_size=8)
     digest.update(np.ascontiguousarray(frames))
@@ -54,7 +54,7 @@ def content(frames: np.ndarray) -> int:
 
 
 def contents(outlines: Sequence[Outline], has_pixels: bool) -> dict[str, torch.Tensor]:
-    """What `Features` knows the media of a sample by."""
+    """Return what `Features` knows the media of a sample by."""
     found = {}
     for kind, key in CONTENT_KEY.items():
         rows = [(one.content, int(has_pixels)) for one in outlines if one.kind == kind]
@@ -113,8 +113,8 @@ class Features:
         self.expected = [numbers.tolist() for numbers in numbers_of_kinds if numbers is not None]
 
     def forward(self, pixels: torch.Tensor, grid_thw: torch.Tensor, **options):
-        """As the tower's own: pixels [patches, width] of the media with the grids [media, 3], those
-        that come with pixels. What is known already is not computed."""
+        """Return features as the tower does: pixels [patches, width] of the media with the grids
+        [media, 3], those that come with pixels. What is known already is not computed."""
         if not self.expected:
             return self.compute(pixels, grid_thw=grid_thw, **options)
         numbers, have_pixels = zip(*self.expected.pop(0), strict=True)
@@ -135,8 +135,8 @@ class Features:
         return output
 
     def _computed(self, parts, grid_thw, unknown: dict[int, int], options) -> dict:
-        """The features of the media at some places, kept while there is room; `parts` are the
-        pixels of all media."""
+        """Return the features of the media at some places, kept while there is room; `parts` are
+        the pixels of all media."""
         if not unknown:
             return {}
         places = list(unknown.values())

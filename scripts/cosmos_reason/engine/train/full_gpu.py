@@ -53,12 +53,12 @@ def asked(problem: Exception) -> float:
 
 
 def failure(passes, problem: Exception, where: str) -> Failure:
-    """What to say of a training that found the GPU full."""
+    """Return what to say of a training that found the GPU full."""
     return explained(passes.plan_at_work(), passes.longest_at_work, Memory.now(problem), where)
 
 
 def while_loading(spec: dict, folder: Path, problem: Exception, rank: int) -> Failure:
-    """What to say where the GPU is full before the first step: with the weights alone."""
+    """Return what to say where the GPU is full before the first step: with the weights alone."""
     memory = Memory.now(problem)
     message = (
         f"got {memory.taken:.1f} GiB or more for the weights, the GPU has {memory.whole:.1f} GiB"
@@ -71,8 +71,8 @@ def while_loading(spec: dict, folder: Path, problem: Exception, rank: int) -> Fa
 
 
 def explained(plan: Plan | None, longest: int, memory: Memory, where: str) -> Failure:
-    """`plan` is that of the pass at work, of which the longest record has so many tokens; None when
-    the size of the model is unknown."""
+    """Return the error for a full GPU: `plan` is that of the pass at work, of which the longest
+    record has so many tokens; None when the size of the model is unknown."""
     message = f"got {memory.taken:.1f} GiB or more, the GPU has {memory.whole:.1f} GiB for it"
     if plan is None:
         return outside(ID, where, message, Fix(changes={TOKENS_PER_PASS: FEWEST}))
@@ -87,8 +87,8 @@ def explained(plan: Plan | None, longest: int, memory: Memory, where: str) -> Fa
 
 
 def fitting(plan: Plan, longest: int, limit: float) -> tuple[Fix, float]:
-    """The change that costs the least with which a pass has `limit` GiB at most, and GiB then;
-    nothing and 0 when none is enough. Fewer records in a pass change no result, nor does
+    """Return the change that costs the least with which a pass has `limit` GiB at most, and GiB
+    then; nothing and 0 when none is enough. Fewer records in a pass change no result, nor does
     recomputing layers; fewer pixels do."""
     changes: dict[str, object] = {}
     if not plan.checkpointing:
@@ -118,7 +118,7 @@ def fitting(plan: Plan, longest: int, limit: float) -> tuple[Fix, float]:
 
 
 def _shorter(plan: Plan, tokens: int) -> Plan:
-    """The plan of a pass of fewer tokens, of the same kinds."""
+    """Return the plan of a pass of fewer tokens, of the same kinds."""
     share = min(1.0, tokens / plan.tokens)
     return dataclasses.replace(
         plan,

@@ -61,7 +61,7 @@ class HeldOut:
         return len(self.chosen)
 
     def __getitem__(self, number: int) -> Inputs | Failure:
-        """The inputs of a chosen question; a Failure is returned as `Samples` do."""
+        """Return the inputs of a chosen question; a Failure is returned as `Samples` do."""
         media = self.chosen[number].sample.media
         try:
             return self.encoder.encode_prompt(self._turns(number), media)
@@ -73,7 +73,7 @@ class HeldOut:
 
     @property
     def own(self) -> Sequence[int]:
-        """The numbers of the questions that this rank answers."""
+        """Return the numbers of the questions that this rank answers."""
         return self.ranks.share(range(len(self)))
 
     def accuracy(
@@ -83,7 +83,7 @@ class HeldOut:
         skipped: Skipped,
         between: Callable[[], None],
     ) -> tuple[float, int]:
-        """The share of the chosen questions that the network answers right, and how many it
+        """Return the share of the chosen questions that the network answers right, and how many it
         answered: all but those of records that are left out. Each rank answers its own `prompts`.
         `between` two batches may end it."""
         responses = {}
@@ -101,8 +101,8 @@ class HeldOut:
     def _batches(
         self, prompts: Iterable[tuple[int, Inputs | Failure]], skipped: Skipped
     ) -> Iterator[list[tuple[int, Inputs]]]:
-        """The prompts: as many together as, padded to the longest and with their answers, have no
-        more tokens than a pass."""
+        """Yield the prompts: as many together as, padded to the longest and with their answers,
+        have no more tokens than a pass."""
         waiting: list[tuple[int, Inputs]] = []
         longest = 0
         for number, inputs in prompts:
@@ -145,8 +145,8 @@ def held_out(
     tokens_per_batch: int,
     ranks: Ranks = ALONE,
 ) -> HeldOut | None:
-    """The held-out questions of a training, if there are validation data and the spec asks for
-    some."""
+    """Return the held-out questions of a training, if there are validation data and the spec asks
+    for some."""
     if samples is None or not count:
         return None
     return HeldOut(samples, count, hardware, tokens_per_batch, ranks)
@@ -166,8 +166,8 @@ def _row(question: Question, response: str | None) -> Row:
 
 @contextmanager
 def _as_for_answers(network) -> Iterator[torch.nn.Module]:
-    """The network as it answers: with attention that a cache can serve, and layers as they are,
-    for compiled ones would be compiled anew for every length."""
+    """Yield the network as it answers: with attention that a cache can serve, and layers as they
+    are, for compiled ones would be compiled anew for every length."""
     base = network.get_base_model() if hasattr(network, "peft_config") else network
     text, vision = base.config.text_config, base.config.vision_config
     trained_with = {

@@ -83,17 +83,17 @@ class Passes:
         return gpu_memory.total(plan) <= self.limit
 
     def split(self, samples: Sequence[Inputs]) -> list[list[Inputs]]:
-        """The samples of each pass of a step."""
+        """Return the samples of each pass of a step."""
         lengths = [len(sample["input_ids"]) for sample in samples]
         return [[samples[i] for i in chosen] for chosen in packing.plan(lengths, self.tokens)]
 
     def begin(self, count: int) -> None:
-        """A step of so many passes: in one alone gradients come as activations go."""
+        """Begin a step of so many passes: in one alone gradients come as activations go."""
         if self.plan:
             self.plan = dataclasses.replace(self.plan, accumulates=count > 1)
 
     def stream(self, samples: Iterable[Inputs]) -> Iterator[list[Inputs]]:
-        """The samples in their order, those of each pass."""
+        """Yield the samples in their order, those of each pass."""
         waiting: list[Inputs] = []
         tokens = 0
         for sample in samples:
@@ -118,7 +118,7 @@ class Passes:
             layer.gradient_checkpointing = number < count
 
     def plan_at_work(self) -> gpu_memory.Plan | None:
-        """What the GPU holds in the last pass; None for a model of unknown size."""
+        """Return what the GPU holds in the last pass; None for a model of unknown size."""
         if not self.plan or not self.at_work:
             return self.plan
         return dataclasses.replace(
@@ -131,7 +131,7 @@ class Passes:
 
     @property
     def longest_at_work(self) -> int:
-        """Tokens of the longest record of the last pass."""
+        """Return tokens of the longest record of the last pass."""
         return max((len(sample["input_ids"]) for sample in self.at_work), default=0)
 
     def _layers_to_recompute(self, samples: Sequence[Inputs]) -> int:
@@ -184,7 +184,8 @@ def _vision_tokens(samples: Sequence[Inputs]) -> int:
 
 
 def plan_of(spec: dict, folder: Path) -> gpu_memory.Plan | None:
-    """What one GPU holds, but for the lengths of a pass; None for a model of unknown size."""
+    """Return what one GPU holds, but for the lengths of a pass; None for a model of unknown
+    size."""
     geometry = gpu_memory.geometry(str(folder))
     if geometry is None:
         return None

@@ -43,7 +43,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """As torchrun tells them; one process without it."""
+        """Return the ranks as torchrun tells them; one process without it."""
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         values = [os.environ.get(name) for name in names]
         return cls(*map(int, values)) if all(values) else cls()
@@ -93,19 +93,19 @@ class Ranks:
         return replace(self, words=words, neighbours=tuple(others))
 
     def leave(self) -> None:
-        """To be called where the work is done; who fails just ends."""
+        """Leave the group when the work is done; a process that fails just ends."""
         if self.are_several:
             dist.destroy_process_group()
 
     # -- shares ------------------------------------------------------------------------------------
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """What this rank takes of the items."""
+        """Return what this rank takes of the items."""
         return items[self.rank :: self.world]
 
     def rounds(self, parts: Iterator[T]) -> Iterator[T | None]:
-        """The parts of this rank, and None as long as another still has some. What raises Failure
-        on one rank raises it on all."""
+        """Yield the parts of this rank, and None as long as another still has some. What raises
+        Failure on one rank raises it on all."""
         if not self.are_several:
             yield from parts
             return
@@ -134,7 +134,7 @@ class Ranks:
         return type(number)(shared.item())
 
     def merged(self, table: dict) -> dict:
-        """The entries of all ranks."""
+        """Return the entries of all ranks."""
         if not self.are_several:
             return table
         tables: list[dict] = [{}] * self.world
@@ -168,7 +168,8 @@ class Ranks:
     # -- doing and failing together ----------------------------------------------------------------
 
     def by_first(self, call: Callable[[], T]) -> T:
-        """What `call` returns on rank 0, on every rank. What it raises there ends all of them."""
+        """Return what `call` returns on rank 0, on every rank. What it raises there ends all of
+        them."""
         if not self.are_several:
             return call()
         result, problem = None, None
@@ -186,8 +187,8 @@ class Ranks:
         return outcome[0]
 
     def agreed(self, call: Callable[[], T]) -> T:
-        """What `call` returns here. A Failure on any rank is one on all, of the same kind; rank 0
-        tells it."""
+        """Return what `call` returns here. A Failure on any rank is one on all, of the same kind;
+        rank 0 tells it."""
         if not self.are_several:
             return call()
         result, raised = None, None
@@ -207,23 +208,24 @@ class Ranks:
         raise self.told_once(kind(found, max(failure.exit_code for failure in failures)))
 
     def first_of_node_first(self, call: Callable[[], T]) -> T:
-        """What `call` returns. One process of each machine does it before the others, which find
-        what it downloaded."""
+        """Return what `call` returns. One process of each machine does it before the others, which
+        find what it downloaded."""
         if not self.are_several:
             return call()
         result = self.agreed(lambda: None if self.local else call())
         return self.agreed(lambda: call() if self.local else result)
 
     def told_once(self, failure: Failure) -> Failure:
-        """What to raise for a failure that all ranks have: rank 0 says what it is."""
+        """Return what to raise for a failure that all ranks have: rank 0 says what it is."""
         return failure if self.is_first else type(failure)([], failure.exit_code)
 
     def place(self, step: int) -> str:
-        """A step of this process, for a finding."""
+        """Return a step of this process, for a finding."""
         return f"step {step}, rank {self.rank}" if self.are_several else f"step {step}"
 
     def lost(self, problem: RuntimeError) -> Failure | None:
-        """What to say of a problem that means that another process is gone; None for any other."""
+        """Return what to say of a problem that means that another process is gone; None for any
+        other."""
         text = str(problem)
         is_lost = isinstance(problem, dist.DistError) or "gloo" in text or "NCCL" in text
         if not self.are_several or not is_lost:
@@ -241,7 +243,7 @@ ALONE = Ranks()
 
 
 def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """The gradients in their order, as many of one type together as a bucket holds."""
+    """Yield the gradients in their order, as many of one type together as a bucket holds."""
     bucket: list[torch.Tensor] = []
     size = 0
     for gradient in gradients:

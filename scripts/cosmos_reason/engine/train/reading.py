@@ -35,7 +35,7 @@ Numbered = list[tuple[int, Inputs | Failure]]
 
 
 def workers(policy: dict, on_node: int) -> int:
-    """How many processes read for each rank. More than cores would only share the cores."""
+    """Return how many processes read for each rank. More than cores would only share the cores."""
     cores = max(1, len(os.sched_getaffinity(0)) // on_node)
     return min(policy["dataloader_num_workers"], cores)
 
@@ -102,8 +102,8 @@ class Reader:
             yield items
 
     def _known(self, kind: int, number: int) -> tuple[Outline, ...] | None:
-        """The outlines of an item's media where their features are kept. That is asked when the
-        item is sent for, not when it comes back."""
+        """Return the outlines of an item's media where their features are kept. That is asked when
+        the item is sent for, not when it comes back."""
         if self.features is None or kind == QUESTIONS:
             return None
         return self.features.known(self._media(kind, number))
@@ -126,7 +126,7 @@ class Reader:
                 yield [(kind, number) for number in numbers[start : start + self.size]]
 
     def batch(self) -> Numbered:
-        """The records of the next step."""
+        """Return the records of the next step."""
         return self._next(TRAINING)
 
     def _next(self, kind: int) -> Numbered:
@@ -143,7 +143,7 @@ class Reader:
         return found
 
     def _received(self) -> list[dict | Failure]:
-        """What comes next. Raises Unread where nothing will come."""
+        """Return what comes next. Raises Unread where nothing will come."""
         try:
             return next(self.loader)
         except loader.Dead as problem:
@@ -162,7 +162,7 @@ class Reader:
         return Unread(error(id, where, message, fix), EXIT_OUTSIDE)
 
     def _awaited(self) -> str:
-        """The records that come next, the first of them by name."""
+        """Return the records that come next, the first of them by name."""
         items = self.on_their_way[0]
         named = []
         for kind, number, _ in items[:NAMED]:
@@ -176,12 +176,12 @@ class Reader:
                 self.features.note(self._media(kind, number), item[OUTLINES])
 
     def validation(self) -> Iterator[tuple[int, Inputs | Failure]]:
-        """This rank's records of a validation that is due."""
+        """Yield this rank's records of a validation that is due."""
         for _ in range(0, len(self.validated), self.size):
             yield from self._next(VALIDATION)
 
     def questions(self) -> Iterator[tuple[int, Inputs | Failure]]:
-        """The questions that it answers after those."""
+        """Yield the questions that this rank answers after those."""
         for _ in range(0, len(self.asked), self.size):
             yield from self._next(QUESTIONS)
 

@@ -18,18 +18,18 @@ class Schedule:
     total_steps: int
 
     def epoch(self, step: int) -> int:
-        """The epoch that a step belongs to, from 1."""
+        """Return the epoch that a step belongs to, from 1."""
         return math.ceil(step / self.steps_per_epoch)
 
     def saves(self, step: int) -> bool:
-        """Whether the spec wants the state after a step saved."""
+        """Return whether the spec wants the state after a step saved."""
         ckpt = self.spec["train"]["ckpt"]
         if not ckpt["enable_checkpoint"] or not step:
             return False
         return self._is_due(step, ckpt["save_freq_in_epoch"], ckpt["save_freq"])
 
     def validates(self, step: int) -> bool:
-        """Whether there is a validation after a step: also wherever the state is saved."""
+        """Return whether there is a validation after a step: also wherever the state is saved."""
         validation = self.spec["validation"]
         if not validation["enable"]:
             return False
@@ -39,13 +39,13 @@ class Schedule:
         return is_due or self.saves(step)
 
     def _is_due(self, step: int, in_epochs: int, in_steps: int) -> bool:
-        """Whether something that happens every so many epochs (else steps) happens now."""
+        """Return whether something that happens every so many epochs (else steps) happens now."""
         interval = in_epochs * self.steps_per_epoch if in_epochs else in_steps
         return step == self.total_steps or step % interval == 0
 
     def batches(self, records: int, world: int, first: int) -> Iterator[list[int]]:
-        """The records of each step after the step `first`, for all ranks together. Their order
-        depends on `dataloader_seed` and the epoch alone."""
+        """Yield the records of each step after the step `first`, for all ranks together. Their
+        order depends on `dataloader_seed` and the epoch alone."""
         train = self.spec["train"]
         policy = train["train_policy"]
         size = train["train_batch_per_replica"] * world

@@ -62,8 +62,8 @@ def _samples(spec: dict, name: str, folder: Path, tokenizer, cache: FrameCache) 
 
 
 def plan_steps(records: int, train: dict, world: int = 1) -> tuple[int, int]:
-    """(steps per epoch, steps in all) where each of the processes takes a batch. Raises Failure
-    when not one step would run."""
+    """Return (steps per epoch, steps in all) where each of the processes takes a batch. Raises
+    Failure when not one step would run."""
     batch = train["train_batch_per_replica"]
     drop_last = train["train_policy"]["dataloader_drop_last"]
     per_epoch = steps.steps_per_epoch(records, batch, world, drop_last)
@@ -79,8 +79,9 @@ def plan_steps(records: int, train: dict, world: int = 1) -> tuple[int, int]:
 
 
 def build_network(spec: dict, folder: Path, hardware: Hardware):
-    """The trainable model: master weights in `master_dtype` (LoRA: frozen base in `param_dtype`,
-    adapters float32), still on the host, and as they are stored, where they are to be sharded."""
+    """Return the trainable model: master weights in `master_dtype` (LoRA: frozen base in
+    `param_dtype`, adapters float32), still on the host, and as they are stored, where they are to
+    be sharded."""
     train, policy = spec["train"], spec["policy"]
     lora = policy["lora"]
     dtype = DTYPES[train["master_dtype"]]
@@ -123,7 +124,7 @@ def shard(network, spec: dict, folder: Path, hardware: Hardware) -> None:
 
 
 def build_optimizer(network, train: dict):
-    """The optimizer over the trainable parameters, in one group."""
+    """Return the optimizer over the trainable parameters, in one group."""
     kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[train["optm_name"]]
     trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
     return kind(
@@ -137,7 +138,7 @@ def build_optimizer(network, train: dict):
 
 
 def kept_features(network, gib: float, passes: Passes) -> Features | None:
-    """What keeps features of vision, where the spec gives it room."""
+    """Return what keeps features of vision, where the spec gives it room."""
     if not gib:
         return None
     base = network.get_base_model() if hasattr(network, "peft_config") else network
@@ -146,12 +147,13 @@ def kept_features(network, gib: float, passes: Passes) -> Features | None:
 
 
 def run_folder(output_dir: Path, name: str | None) -> Path:
-    """The folder of this run, under the name that the spec gives, or under one of its own."""
+    """Return the folder of this run, under the name that the spec gives, or under one of its
+    own."""
     return output_dir / name if name else new_run_folder(output_dir)
 
 
 def new_run_folder(output_dir: Path) -> Path:
-    """A folder named after the second, as cosmos-rl names it, that no other run has."""
+    """Return a folder named after the second, as cosmos-rl names it, that no other run has."""
     while True:
         run_dir = output_dir / datetime.now().strftime("%Y%m%d%H%M%S")
         try:
@@ -184,8 +186,8 @@ class Unwritten:
 def metrics_log(
     spec: dict, path: Path, run_dir: Path, total: int, state: dict, is_first: bool
 ) -> Iterator[MetricsLog | wandb_run.Reported | Unwritten]:
-    """Where the numbers of a training go, which begins or goes on from a state: of several
-    processes the first writes them."""
+    """Yield the log of a training that begins or goes on from a state: of several processes the
+    first writes them."""
     if not is_first:
         yield Unwritten()
         return

@@ -24,7 +24,8 @@ from cosmos_reason.engine.encode import PIXELS_KEY
 
 
 def count(spec: dict) -> int:
-    """Over how many ranks each weight is spread: adapters and their base are on all of them."""
+    """Return over how many ranks each weight is spread: adapters and their base are on all of
+    them."""
     policy = spec["policy"]
     return 1 if policy["lora"] else policy["parallelism"]["dp_shard_size"]
 
@@ -68,8 +69,8 @@ def spread(
 
 
 def _reaching_the_tower(network: torch.nn.Module, logits_of: Callable) -> Callable:
-    """`logits_of`, where the vision tower has a gradient, of zeros, also from records without
-    media: all ranks must add up theirs."""
+    """Return `logits_of`, where the vision tower has a gradient, of zeros, also from records
+    without media: all ranks must add up theirs."""
 
     def answer_logits(batch: dict, are_answers: torch.Tensor) -> torch.Tensor:
         logits = logits_of(batch, are_answers)
@@ -84,14 +85,14 @@ def _reaching_the_tower(network: torch.nn.Module, logits_of: Callable) -> Callab
 
 
 def tower_parameters(network: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Those that only records with media reach: all of the model but its language model."""
+    """Return those that only records with media reach: all of the model but its language model."""
     named = network.model.named_parameters()
     return [part for name, part in named if not name.startswith("language_model.")]
 
 
 def _with_gradient(_module, _inputs, output: torch.Tensor) -> None:
-    """Where the embedding is frozen, the first layer has a backward pass of its own only on ranks
-    whose records have media; all must have it."""
+    """Give the first layer's input a gradient: where the embedding is frozen, it has a backward
+    pass of its own only on ranks whose records have media; all must have it."""
     if torch.is_grad_enabled():
         output.requires_grad_(True)
 
@@ -104,17 +105,17 @@ def mesh(device: torch.device, shards: int, replicas: int) -> DeviceMesh:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, put together; all ranks have to ask."""
+    """Return the tensor, put together; all ranks have to ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part that is here."""
+    """Return the part that is here."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A whole tensor of a parameter, or of its moments, spread as the parameter is."""
+    """Return a whole tensor of a parameter, or of its moments, spread as the parameter is."""
     tensor = tensor.to(parameter.device)
     if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
         return tensor

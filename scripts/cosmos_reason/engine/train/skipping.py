@@ -58,14 +58,14 @@ class Skipped:
         return len(self.lost)
 
     def _is_here(self, entry: dict) -> bool:
-        """Whether an entry is about these data; a run may be resumed with other ones to validate
-        on."""
+        """Return whether an entry is about these data; a run may be resumed with other ones to
+        validate on."""
         record = entry["record"]
         return record < len(self.samples) and self.samples.samples[record].id == entry["id"]
 
     def keeps(self, record: int, item: Inputs | Failure) -> bool:
-        """Whether a record that was read, or could not be, takes part. Raises a Failure that is not
-        about its media."""
+        """Return whether a record that was read, or could not be, takes part. Raises a Failure that
+        is not about its media."""
         if not isinstance(item, Failure):
             return record not in self.lost
         if not all(finding.id.startswith(MEDIA) for finding in item.findings):
@@ -74,7 +74,7 @@ class Skipped:
         return False
 
     def readable(self, items: Iterable[tuple[int, Inputs | Failure]]) -> Iterator[Inputs]:
-        """The inputs of this rank's records that take part."""
+        """Yield the inputs of this rank's records that take part."""
         for record, item in items:
             if self.keeps(record, item):
                 yield item
@@ -82,7 +82,7 @@ class Skipped:
     def read_alike(
         self, items: Iterable[tuple[int, Inputs | Failure]]
     ) -> Iterator[tuple[int, Inputs | Failure]]:
-        """The items, where all ranks read the same: what one cannot read none has read."""
+        """Yield the items, where all ranks read the same: what one cannot read none has read."""
         items = iter(items)
         while found := self.ranks.agreed(lambda: next(items, None)):
             number, item = found
@@ -118,7 +118,7 @@ class Skipped:
         return len(_by_file(lost)) > 1 or len(lost) > self.most_of_one_file
 
     def _too_many(self, lost: dict[int, Finding]) -> TooMany:
-        """A finding for each file, and what they come to."""
+        """Return a finding for each file, and what they come to."""
         message = (
             f"got {len(lost):,} of {len(self.samples):,} records whose media cannot be read, "
             f"expected at most {self.most:,}, or {self.most_of_one_file:,} of one file; "
@@ -137,7 +137,7 @@ class Skipped:
             )
 
     def entries(self) -> list[dict]:
-        """The records that are left out, as left_out.json lists them."""
+        """Return the records that are left out, as left_out.json lists them."""
         entries = []
         for record, finding in sorted(self.lost.items()):
             entry = {"record": record, "id": self.samples.samples[record].id}

@@ -53,15 +53,16 @@ class Stop:
 
 
 def leave_signals_to_the_trainer() -> None:
-    """For the processes of a loader: who ends a job often signals all of its processes, and the
-    step at work still needs its records. They end with their loader, and with its process."""
+    """Ignore signals in the processes of a loader: who ends a job often signals all of its
+    processes, and the step at work still needs its records. They end with their loader, and with
+    its process."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def not_finite(message: str, step: int, rate: float, output_dir: Path) -> Failure:
-    """What to say of a training whose numbers got lost at a learning rate. Nothing of that is ever
-    saved, so that the newest checkpoint is a good one."""
+    """Return what to say of a training whose numbers got lost at a learning rate. Nothing of that
+    is ever saved, so that the newest checkpoint is a good one."""
     if step == 1:  # measured before the first change of the weights
         message += (
             ", with weights that no step had changed: the model itself gives it, or a record, and "

@@ -415,7 +415,7 @@ class Trainer:
         uploads.send_state(ckpt, run_dir / "checkpoints" / name / "policy")
 
     def exports(self) -> bool:
-        """Whether the spec wants the model of the present step."""
+        """Return whether the spec wants the model of the present step."""
         return self.spec["train"]["ckpt"]["export_safetensors"] or self.step == self.total_steps
 
     def rank(self, run_dir: Path, name: str, scores: Scores) -> None:

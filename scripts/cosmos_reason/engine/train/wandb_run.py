@@ -35,8 +35,8 @@ class Reported:
 def reported(
     log: MetricsLog, spec: dict, folder: Path, state: dict
 ) -> Iterator[MetricsLog | Reported]:
-    """The log that a training writes to, in the run of W&B that the resumed state names. Raises
-    Failure when a run of W&B cannot be begun."""
+    """Yield the log that a training writes to, in the run of W&B that the resumed state names.
+    Raises Failure when a run of W&B cannot be begun."""
     logging = spec["logging"]
     if NAME not in logging["logger"]:
         yield log

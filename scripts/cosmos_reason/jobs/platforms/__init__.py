@@ -69,9 +69,9 @@ def spawn(job: Job, lock: int) -> None:
 
 
 def refresh(folder: Path) -> Job:
-    """The record of a job as it is true now. When nobody follows the job any more, its platform is
-    asked; while it still runs it gets a new supervisor. Raises Failure: exit 2 for a file that is
-    no record, exit 3 when nobody can say now."""
+    """Return the record of a job as it is true now. When nobody follows the job any more, its
+    platform is asked; while it still runs it gets a new supervisor. Raises Failure: exit 2 for a
+    file that is no record, exit 3 when nobody can say now."""
     job = Job.load(folder)
     if job.has_ended:
         return job
@@ -102,7 +102,7 @@ def refresh(folder: Path) -> Job:
 
 
 def settled(folder: Path, deadline: float | None = None) -> Job:
-    """The same; of a job that is ending, how it has ended is waited for: until a time of
+    """Refresh the record, and wait for the final state of a job that is ending: until `deadline` of
     time.monotonic(), or as long as it may take."""
     if deadline is None:
         deadline = time.monotonic() + SETTLED

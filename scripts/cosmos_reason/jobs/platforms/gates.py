@@ -19,7 +19,7 @@ IMAGE = "the image"  # the label of the architectures that it is built for
 
 
 def chosen(driver: Driver, options: PreflightOptions) -> tuple[list[Gpu], list[Finding]]:
-    """(the GPUs that every gate looks at, what is wrong with the choice): those of
+    """Return (the GPUs that every gate looks at, what is wrong with the choice): those of
     --target-gpu-index, as the --target flags describe them where nvidia-smi does not tell."""
     gpus = list(driver.gpus)
     if not gpus and options.describes_gpus:
@@ -41,7 +41,7 @@ def _described(options: PreflightOptions) -> list[Gpu]:
 
 
 def _absent(gpus: list[Gpu], wanted: list[int]) -> list[Finding]:
-    """An error about wanted indices that no GPU has, where the GPUs are known."""
+    """Return an error about wanted indices that no GPU has, where the GPUs are known."""
     there = [gpu.index for gpu in gpus]
     absent = [index for index in wanted if index not in there]
     if not there or not absent:
@@ -55,7 +55,7 @@ def target_flag(indices: list[int]) -> Fix:
 
 
 def missing_description(options: PreflightOptions) -> Fix:
-    """The flags, not given yet, that say what nvidia-smi cannot."""
+    """Return the flags, not given yet, that say what nvidia-smi cannot."""
     flags = {}
     if not options.target_gpu_count and not options.target_gpu_index:
         flags["--target-gpu-count"] = "N"
@@ -65,7 +65,7 @@ def missing_description(options: PreflightOptions) -> Fix:
 
 
 def fewer_gpus(preflight: Preflight, there: int) -> Fix:
-    """What to write for a launch on nodes of `there` GPUs."""
+    """Return what to write for a launch on nodes of `there` GPUs."""
     flag = "--gpus-per-node" if preflight.case else "--gpu-min-count"
     counts = bundle.skill_info()["gpu_counts_per_node"]
     fitting = [count for count in counts if count <= max(1, there)]
@@ -73,7 +73,8 @@ def fewer_gpus(preflight: Preflight, there: int) -> Fix:
 
 
 def other_nodes(preflight: Preflight, there: list[int]) -> Fix:
-    """What to write where nodes have so many GPUs each, which is not what the launch needs."""
+    """Return what to write where nodes have so many GPUs each, which is not what the launch
+    needs."""
     if preflight.case is None or preflight.options.gpu_min_count == preflight.gpus_per_node:
         return fewer_gpus(preflight, max(there, default=0))
     way = (preflight.case.action, preflight.engine, preflight.platform)
@@ -105,7 +106,7 @@ def _count(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
 
 
 def _idle(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
-    """A warning where more GPUs were named than a training uses."""
+    """Yield a warning where more GPUs were named than a training uses."""
     needed = preflight.gpus_per_node
     named = preflight.options.target_gpu_index
     trains = preflight.case is not None and preflight.case.action in actions.TRAINING
@@ -158,7 +159,7 @@ def _memory(gpus: list[Gpu], options: PreflightOptions) -> Iterator[Finding]:
 
 
 def _smaller(gpus: list[Gpu], limit: float, severity: str, flag: str) -> Iterator[Finding]:
-    """A finding about the GPUs of less than `limit` GiB; its fix chooses the others."""
+    """Yield a finding about the GPUs of less than `limit` GiB; its fix chooses the others."""
     small = [gpu for gpu in gpus if gpu.gib < limit]
     if not small:
         return
@@ -173,8 +174,8 @@ def _smaller(gpus: list[Gpu], limit: float, severity: str, flag: str) -> Iterato
 def check_total(
     gpus: list[Gpu], nodes: int, least: float, where: str, set_aside: str = ""
 ) -> Iterator[Finding]:
-    """The memory of all GPUs of all nodes together, in decimal GB; nothing where it is unknown.
-    `set_aside` is the reason why being below `least` does not matter."""
+    """Yield the memory of all GPUs of all nodes together, in decimal GB; nothing where it is
+    unknown. `set_aside` is the reason why being below `least` does not matter."""
     if not gpus or any(gpu.gib is None for gpu in gpus):
         return
     total = sum(gpu.gib for gpu in gpus) * nodes * GB_PER_GIB
@@ -206,7 +207,7 @@ def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> It
 
 
 def _allowlists(options: PreflightOptions, image: str) -> list[tuple[str, list[str]]]:
-    """(label, architectures that it allows) of each list."""
+    """Return (label, architectures that it allows) of each list."""
     allowlists = list(options.gpu_arch_allowlist)
     if options.image_supported_sm:
         allowlists.append((IMAGE, options.image_supported_sm))
@@ -227,8 +228,8 @@ def _unknown_architecture(options: PreflightOptions) -> Finding:
 
 
 def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> Iterator[Finding]:
-    """An error about the first list that the architecture is not in; a warning where it is not in
-    the image's alone, and can run what the image holds."""
+    """Yield an error about the first list that the architecture is not in; a warning where it is
+    not in the image's alone, and can run what the image holds."""
     for label, allowed in allowlists:
         if architecture in allowed:
             continue
@@ -249,7 +250,7 @@ def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> 
 
 
 def _binary_compatible(architecture: str, built_for: list[str]) -> str:
-    """The newest of `built_for` whose code CUDA runs on the architecture: of the same major
+    """Return the newest of `built_for` whose code CUDA runs on the architecture: of the same major
     version, and no newer minor one (CUDA programming guide, binary compatibility); '' for none."""
     number = _number(architecture)
     older = [name for name in built_for if _number(name) // 10 == number // 10]
@@ -267,8 +268,8 @@ def _blocked(architecture: str, reason: str, supported: list[str]) -> Finding:
 
 
 def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:
-    """The versions that TAO's images need on their host. `toolkit` is the version of the NVIDIA
-    container toolkit; '' is unknown."""
+    """Yield the versions that TAO's images need on their host. `toolkit` is the version of the
+    NVIDIA container toolkit; '' is unknown."""
     least = bundle.skill_info()["host_minimums"]
     yield from check_version("driver", driver.version, least["driver"], "nvidia-smi")
     yield from check_version("CUDA", driver.cuda, least["cuda"], "nvidia-smi")
@@ -277,7 +278,7 @@ def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:
 
 
 def check_version(name: str, version: str, least: str | int, command: str) -> Iterator[Finding]:
-    """A version of NVIDIA's software on a host against the least one; '' is unknown."""
+    """Yield a version of NVIDIA's software on a host against the least one; '' is unknown."""
     where = f"NVIDIA {name}"
     if not version:
         message = f"got no version, expected {least} or newer"

@@ -34,8 +34,8 @@ class Driver:
 
 
 def architecture(written: str) -> str | None:
-    """'sm_103' for sm_103, sm_103a, 103f, 10.3 or compute_103a; None for anything else. The letters
-    a and f belong to the same family."""
+    """Return 'sm_103' for sm_103, sm_103a, 103f, 10.3 or compute_103a; None for anything else. The
+    letters a and f belong to the same family."""
     found = ARCHITECTURE.fullmatch(written.strip())
     if not found:
         return None
@@ -63,8 +63,8 @@ def driver(host: Host) -> Driver:
 
 
 def parse_gpus(text: str) -> Driver:
-    """The CSV of nvidia-smi: index, name, MiB, driver version and, where it is known, compute
-    capability."""
+    """Return the CSV of nvidia-smi: index, name, MiB, driver version and, where it is known,
+    compute capability."""
     found = Driver()
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -80,7 +80,7 @@ def parse_gpus(text: str) -> Driver:
 
 
 def older(version: str, least: str | int) -> bool:
-    """Whether a dotted version is below another; an unknown one is not."""
+    """Return whether a dotted version is below another; an unknown one is not."""
     numbers = version_numbers(version)
     return bool(numbers) and numbers < version_numbers(str(least))
 

@@ -80,7 +80,7 @@ def ask_for_gpus(preflight: Preflight, machine: Host | None) -> Iterator[Finding
 
 
 def unseen_paths(paths: dict[str, str], place: str) -> Finding:
-    """One warning about all that could not be looked for."""
+    """Return one warning about all that could not be looked for."""
     named = ", ".join(f"{label}={path}" for label, path in paths.items())
     message = f"not looked at, expected on {place}: {named}"
     return findings.warning(

@@ -62,8 +62,8 @@ class PreflightOptions(Options):
 
     @property
     def describes_gpus(self) -> bool:
-        """Whether the GPUs are described well enough to do without nvidia-smi. An index alone says
-        which GPUs are meant, not that they are there."""
+        """Return whether the GPUs are described well enough to do without nvidia-smi. An index
+        alone says which GPUs are meant, not that they are there."""
         if self.target_gpu_count:
             return True
         return bool(self.target_gpu_index and self.target_gpu_memory_gb)
@@ -96,17 +96,18 @@ class Preflight:
 
     @property
     def has_own_data(self) -> bool:
-        """Whether a dataset script of somebody's own reads the data."""
+        """Return whether a dataset script of somebody's own reads the data."""
         return self.options.own_script is not None
 
     @property
     def on_cpu(self) -> bool:
-        """Whether no GPU is to be used, as the command line says."""
+        """Return whether no GPU is to be used, as the command line says."""
         return self.options.target_gpu_index == []
 
     @property
     def wants_gpus(self) -> bool:
-        """The embedded engine also runs on the CPU, unless limits are given."""
+        """Return whether the job wants GPUs: the embedded engine also runs on the CPU, unless
+        limits are given."""
         if self.engine != "transformers":
             return True
         options = self.options
@@ -119,22 +120,22 @@ class Preflight:
 
     @property
     def counted_by_scheduler(self) -> bool:
-        """Whether the scheduler is asked how many GPUs its nodes have."""
+        """Return whether the scheduler is asked how many GPUs its nodes have."""
         return self.platform in SCHEDULED and not self.options.skip_platform_access
 
     def seconds_left(self) -> float:
-        """Seconds until the run has to end."""
+        """Return seconds until the run has to end."""
         return self.deadline - time.monotonic()
 
     def plain_paths(self) -> dict[str, str]:
-        """The paths that are files or folders of a machine, by label."""
+        """Return the paths that are files or folders of a machine, by label."""
         named = {label: path for label, path in self.paths.items() if path}
         return {label: path for label, path in named.items() if "://" not in path}
 
     def gpu_ids(self) -> list[str] | None:
-        """The GPUs that the launch should name: as many as the spec needs of those that were found,
-        else of those that were named, else the first ones; none where the embedded engine finds
-        none, and None where nobody was asked or somebody else chooses."""
+        """Return the GPUs that the launch should name: as many as the spec needs of those that were
+        found, else of those that were named, else the first ones; none where the embedded engine
+        finds none, and None where nobody was asked or somebody else chooses."""
         if self.on_cpu:
             return []
         if self.nodes > 1 or self.platform not in ("local", "docker"):
@@ -242,7 +243,8 @@ def _take_launch(preflight: Preflight) -> None:
 
 
 def _is_carried(preflight: Preflight) -> bool:
-    """Whether the plan is for a machine that nothing here asks, and that has what is not here."""
+    """Return whether the plan is for a machine that nothing here asks, and that has what is not
+    here."""
     if preflight.site:
         return True
     if preflight.platform != "docker" or not preflight.options.skip_platform_access:

@@ -63,7 +63,7 @@ CARRIED_TO = {"Runtimes": {"nvidia": {}}, "SecurityOptions": []}
 
 
 def machine(launch: Launch) -> Host | None:
-    """The engine's. Raises Failure (exit 2) for an address that is none."""
+    """Return the engine's. Raises Failure (exit 2) for an address that is none."""
     if launch.carried:
         return None
     try:
@@ -75,7 +75,7 @@ def machine(launch: Launch) -> Host | None:
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Whether there is an engine that answers (a plan may do without)."""
+    """Return whether there is an engine that answers (a plan may do without)."""
     needed = launch.needed_gpus
     if launch.carried:
         return _no_gpus_chosen(launch, needed)
@@ -118,8 +118,8 @@ def _no_gpus_chosen(launch: Launch, needed: int) -> list[Finding]:
 
 
 def prepare(job: Job, spec: dict) -> Job:
-    """The docker command. All paths are the host's, except where that would hide a folder of the
-    image."""
+    """Return the docker command. All paths are the host's, except where that would hide a folder of
+    the image."""
     host = job.options.get("docker_host") or DEFAULT_HOST
     facts = {}
     if job.options.get("carried"):
@@ -136,7 +136,7 @@ def prepare(job: Job, spec: dict) -> Job:
 
 
 def _run_flags(job: Job, spec: dict, facts: dict) -> list[str]:
-    """The flags of `docker run`. `facts`: what the engine says about itself."""
+    """Return the flags of `docker run`. `facts`: what the engine says about itself."""
     flags = ["--detach", "--name", job.job_id, "--label", f"{LABEL}={job.job_id}"]
     flags += ["--init", "--pull=never", "--ipc=host"]
     flags += _user(facts) + _gpus(job.resources["gpu_ids"], facts)
@@ -159,8 +159,8 @@ def _user(facts: dict) -> list[str]:
 
 
 def _gpus(gpu_ids: list[str] | None, facts: dict) -> list[str]:
-    """By id, since docker counts from the first GPU otherwise. The double quotes are docker's
-    own."""
+    """Return the flags for the GPUs, by id, since docker counts from the first GPU otherwise. The
+    double quotes are docker's own."""
     if gpu_ids is None:
         return ["--gpus", "all"] if has_nvidia(facts) else []
     return ["--gpus", f'"device={",".join(gpu_ids)}"'] if gpu_ids else []
@@ -214,8 +214,8 @@ def start(job: Job, lock: int) -> None:
 
 
 def _may_run(job: Job) -> bool:
-    """Whether a container was begun all the same, as where the answer to its start was lost; also
-    when nobody can say."""
+    """Return whether a container was begun all the same, as where the answer to its start was lost;
+    also when nobody can say."""
     try:
         container = inspect(job)
     except Failure:
@@ -244,7 +244,7 @@ def _pull(job: Job) -> None:
 
 
 def inspect(job: Job, patience: float = PATIENCE) -> dict | None:
-    """The container of a job, None when there is none. Raises Failure (exit 3)."""
+    """Return the container of a job, None when there is none. Raises Failure (exit 3)."""
     words = ("container", "inspect", job.job_id)
     try:
         return json.loads(docker(job.options["docker_host"], *words, timeout=patience))[0]
@@ -287,7 +287,7 @@ def _copy_log(job: Job) -> None:
 
 
 def _logs(job: Job, log: BinaryIO, patience: float, *flags: str) -> None:
-    """All that the container prints, into the open file `log`. Raises SubprocessError when it
+    """Write all that the container prints into the open file `log`. Raises SubprocessError when it
     cannot be had."""
     words = ["docker", "--host", job.options["docker_host"], "logs", *flags, job.job_id]
     subprocess.run(
@@ -304,7 +304,7 @@ def judged(job: Job) -> Job:
 
 
 def _as_inspected(job: Job, container: dict | None) -> Job:
-    """The record of a job as its container is now."""
+    """Return the record of a job as its container is now."""
     if container is None:
         note = "its container is gone" if job.started_at else ""
         return evidence.ended(job, None, note=note)
@@ -339,7 +339,7 @@ def _as_started(job: Job, container: dict) -> Job:
 
 
 def _without_fraction(time_text: str) -> str:
-    """A time of the engine, which has nanoseconds, as records hold it."""
+    """Return a time of the engine, which has nanoseconds, as records hold it."""
     return time_text[: len("YYYY-MM-DDTHH:MM:SS")] + "Z"
 
 

@@ -29,8 +29,8 @@ NO_ENGINE = (
 
 
 def docker(host: str, *words: str, timeout: float | None = PATIENCE, **options) -> str:
-    """What a docker command prints. Raises Failure (exit 3); the finding is JOB-DOCKER-UNREACHABLE
-    when the engine did not answer, and JOB-DOCKER-FAILED when it refused."""
+    """Return what a docker command prints. Raises Failure (exit 3); the finding is
+    JOB-DOCKER-UNREACHABLE when the engine did not answer, and JOB-DOCKER-FAILED when it refused."""
     try:
         done = subprocess.run(
             ["docker", *words],
@@ -54,15 +54,15 @@ def docker(host: str, *words: str, timeout: float | None = PATIENCE, **options) 
 
 
 def variables(host: str) -> dict[str, str]:
-    """What the client's environment gets so that it asks this engine."""
+    """Return what the client's environment gets so that it asks this engine."""
     if host == CONTEXT:
         return {}
     return {"DOCKER_HOST": host}
 
 
 def _without_warnings(printed: str) -> str:
-    """The end of what the client printed, on one line, without its warnings and its hint to ask for
-    help."""
+    """Return the end of what the client printed, on one line, without its warnings and its hint to
+    ask for help."""
     lines = []
     for line in printed.splitlines():
         if line.strip() and not line.startswith("WARNING:") and "--help" not in line:
@@ -91,9 +91,9 @@ def _unreachable(host: str, message: str) -> Failure:
 
 
 def engine_host(given: str | None) -> str:
-    """The engine that is meant: the one given, that of $DOCKER_HOST, or that of the docker context
-    ($DOCKER_CONTEXT or the current one). Raises Failure: exit 2 for no address, and for one with a
-    password, since records keep it."""
+    """Return the engine that is meant: the one given, that of $DOCKER_HOST, or that of the docker
+    context ($DOCKER_CONTEXT or the current one). Raises Failure: exit 2 for no address, and for one
+    with a password, since records keep it."""
     where = "--docker-host"
     host = given
     if not host:
@@ -113,8 +113,8 @@ def engine_host(given: str | None) -> str:
 
 
 def machine(address: str) -> Host | None:
-    """The machine of an engine, whose paths its containers see; None for one over tcp, which cannot
-    be asked. Raises Failure (exit 2) for a name that is none."""
+    """Return the machine of an engine, whose paths its containers see; None for one over tcp, which
+    cannot be asked. Raises Failure (exit 2) for a name that is none."""
     scheme, _, rest = address.partition("://")
     if scheme == "ssh":
         target, _, port = rest.partition("/")[0].partition(":")
@@ -123,7 +123,7 @@ def machine(address: str) -> Host | None:
 
 
 def machine_without_client(given: str | None) -> Host | None:
-    """This machine, where neither a docker command nor an address is there: Docker is to be
+    """Return this machine, where neither a docker command nor an address is there: Docker is to be
     installed here. A docker context may be of any machine."""
     named = given or os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
     if named or shutil.which("docker"):
@@ -133,7 +133,7 @@ def machine_without_client(given: str | None) -> Host | None:
 
 @functools.cache
 def engine_facts(host: str) -> dict:
-    """What `docker info` says. Raises Failure (exit 3)."""
+    """Return what `docker info` says. Raises Failure (exit 3)."""
     facts = parse_info(docker(host, *INFO))
     errors = facts.get("ServerErrors")
     if errors:  # which clients up to 20.10 do not call a failure
@@ -142,7 +142,7 @@ def engine_facts(host: str) -> dict:
 
 
 def parse_info(printed: str) -> dict:
-    """The facts that `docker info` printed; {} when that is nothing."""
+    """Return the facts that `docker info` printed; {} when that is nothing."""
     try:
         facts = json.loads(printed)
     except ValueError:
@@ -151,7 +151,8 @@ def parse_info(printed: str) -> dict:
 
 
 def is_rootless(facts: dict) -> bool:
-    """In a rootless engine the container's root is the user who started the engine."""
+    """Return whether the engine is rootless: the container's root is then the user who started
+    it."""
     return any("rootless" in option for option in facts.get("SecurityOptions") or [])
 
 

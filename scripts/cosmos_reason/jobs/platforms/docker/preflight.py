@@ -94,7 +94,7 @@ def _toolkit_version(preflight: Preflight) -> str:
 
 
 def _image(preflight: Preflight) -> Iterator[Finding]:
-    """Whether the image is here, or can be pulled."""
+    """Yield whether the image is here, or can be pulled."""
     image = preflight.image
     if not image:
         if preflight.launch:
@@ -133,7 +133,8 @@ def _no_image(image: str, reason: str) -> Finding:
 
 
 def _entry_script(preflight: Preflight) -> Iterator[Finding]:
-    """Whether the image has what our dataset script imports; only one that is here is asked."""
+    """Yield whether the image has what our dataset script imports; only one that is here is
+    asked."""
     if preflight.options.entry_script:
         return
     if preflight.engine != "tao" or not preflight.result.get("image", {}).get("present"):
@@ -153,8 +154,8 @@ def _entry_script(preflight: Preflight) -> Iterator[Finding]:
 
 
 def _cosmos_rl(preflight: Preflight) -> Iterator[Finding]:
-    """Whether an image of one's own has what cosmos-rl and our dataset script need; only one that
-    is here is asked."""
+    """Yield whether an image of one's own has what cosmos-rl and our dataset script need; only one
+    that is here is asked."""
     is_here = preflight.result.get("image", {}).get("present")
     if preflight.engine != cosmos_environment.PROGRAM or not is_here:
         return
@@ -196,7 +197,7 @@ def _smoke(preflight: Preflight) -> Iterator[Finding]:
 
 
 def _fetch_smoke_image(preflight: Preflight, image: str) -> Finding | None:
-    """A finding when the image is not here after this."""
+    """Return a finding when the image is not here after this."""
     if not _docker(preflight, "image", "inspect", "--format", "{{.Id}}", image).code:
         return None
     if not (preflight.options.pull_smoke_image and preflight.options.gpu_smoke_image):

@@ -62,7 +62,8 @@ GONE_SECONDS = 60  # until a Job that was deleted is gone, besides the grace
 
 
 def machine(launch: Launch) -> Host:
-    """This one has the volumes at the same paths; a pod looks again before it starts."""
+    """Return this machine, which has the volumes at the same paths; a pod looks again before it
+    starts."""
     return None if launch.carried else Host()
 
 
@@ -77,8 +78,8 @@ def check_words(launch: Launch) -> list[Finding]:
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Whether the cluster answers, has what the job needs and lets this account make it; nothing
-    is made there."""
+    """Return whether the cluster answers, has what the job needs and lets this account make it;
+    nothing is made there."""
     if launch.carried:
         return []
     needed = launch.needed_gpus
@@ -129,7 +130,7 @@ def _gpus(asked: Launch, needed: int, count: int) -> int:
 
 
 def _probe(launch: Launch, count: int, gpus: int) -> Work:
-    """What the cluster has to take: as the job will be, without its paths."""
+    """Return what the cluster has to take: as the job will be, without its paths."""
     work = Work(
         name="tao-probe",
         image=launch.image or images.default(launch.engine),
@@ -148,8 +149,8 @@ def _probe(launch: Launch, count: int, gpus: int) -> Work:
 
 
 def _tried(target: Cluster, probe: Work) -> list[Finding]:
-    """The cluster's own checks of a pod and a Job like ours (server-side dry run): quotas, limits,
-    policies. Who may not make pods, but Jobs, hears of them when the job waits."""
+    """Return the cluster's own checks of a pod and a Job like ours (server-side dry run): quotas,
+    limits, policies. Who may not make pods, but Jobs, hears of them when the job waits."""
     found = []
     for kind, manifest in (("pods", manifests.pod(probe)), ("jobs", manifests.job(probe))):
         try:
@@ -199,8 +200,8 @@ def _own_program(job: Job, name: str) -> str:
 
 
 def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
-    """What the pods have to see of this machine, without the bundle where the job has a copy of it;
-    in a plan some of it is still elsewhere."""
+    """Return what the pods have to see of this machine, without the bundle where the job has a copy
+    of it; in a plan some of it is still elsewhere."""
     is_copied = _skill(job).is_relative_to(job.folder)
     found = []
     for path, is_written in mounts.places(job, spec):
@@ -210,15 +211,15 @@ def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
 
 
 def _moved(job: Job, word: str) -> str:
-    """A word of the command, with this bundle where the job has its copy."""
+    """Return a word of the command, with this bundle where the job has its copy."""
     ours = mounts.inside(engines.programs(job) / "scripts")
     copy = mounts.inside(_skill(job) / "scripts")
     return f"{copy}{word.removeprefix(ours)}" if word.startswith(f"{ours}/") else word
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
-    """What a pod does not have. A file that is made here for a moment tells it whether the jobs
-    folder is the same storage there."""
+    """Return what a pod does not have. A file that is made here for a moment tells it whether the
+    jobs folder is the same storage there."""
     job = prepare(job, spec)
     target, asked = _cluster(job), job.options["kubernetes"]
     work = replace(_work(job, spec), name=f"tao-look-{secrets.token_hex(4)}")
@@ -238,7 +239,7 @@ def unseen(job: Job, spec: dict) -> list[Finding]:
 
 
 def _nearest(path: Path, asked: dict) -> Path:
-    """The folder of a path to be made, within its volume."""
+    """Return the folder of a path to be made, within its volume."""
     volume = Path(options.holder(path, asked))
     return next(folder for folder in (path, *path.parents) if folder.is_dir() or folder == volume)
 
@@ -354,7 +355,7 @@ def _make(job: Job, target: Cluster) -> str:
 
 
 def _needs_more(documents: list[dict]) -> bool:
-    """Whether the Job has to wait for a Service or a Secret."""
+    """Return whether the Job has to wait for a Service or a Secret."""
     return len(documents) > 1 or any(_secret_names(documents[0]))
 
 
@@ -392,7 +393,7 @@ def supervise(job: Job, lock: int) -> None:
 
 
 def judged(job: Job) -> Job:
-    """The record of a job as its pods are now."""
+    """Return the record of a job as its pods are now."""
     target = _cluster(job)
     found = target.find(target.inside("jobs", job.job_id))
     if found is None:
@@ -419,8 +420,8 @@ def _as_seen(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> Job:
 
 
 def _gone(job: Job) -> Job:
-    """A Job that is no longer in the cluster: somebody removed it, or the cluster a week after its
-    end. Where nobody saw it start, what it wrote tells that it did."""
+    """Return a Job that is no longer in the cluster: somebody removed it, or the cluster a week
+    after its end. Where nobody saw it start, what it wrote tells that it did."""
     gone = "its Job is gone from the cluster"
     note = gone if any(progress.log_tail(job.folder, 1)) else f"{gone}, and its log with it"
     if job.started_at:
@@ -433,9 +434,9 @@ def _gone(job: Job) -> Job:
 
 
 def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
-    """A launch that was interrupted leaves a Job that nobody will ever start. Queues of clusters
-    (Kueue) suspend Jobs until there is room, and may suspend one that runs, which would begin anew
-    later: retry goes on from a checkpoint instead."""
+    """Return a launch that was interrupted leaves a Job that nobody will ever start. Queues of
+    clusters (Kueue) suspend Jobs until there is room, and may suspend one that runs, which would
+    begin anew later: retry goes on from a checkpoint instead."""
     launched = "k8s_job" in job.platform_ref or not _needs_more(_documents(job))
     if launched and not job.started_at:
         queue = options.labels(job.options["kubernetes"]).get(manifests.QUEUE)
@@ -488,7 +489,7 @@ def _ended(job: Job, seen: pods.Seen) -> Job:
 
 
 def _with_causes(job: Job, causes: list[Finding]) -> Job:
-    """What the cluster says comes before what the log says."""
+    """Return what the cluster says comes before what the log says."""
     if job.state != jobs.ERROR:
         return job
     told = [_with_retry(job, cause) for cause in causes if cause.severity == ERROR]
@@ -500,7 +501,7 @@ def _with_causes(job: Job, causes: list[Finding]) -> Job:
 
 
 def _with_retry(job: Job, cause: Finding) -> Finding:
-    """The cause with the command that runs the job again, where that helps."""
+    """Return the cause with the command that runs the job again, where that helps."""
     if cause.id == pods.OUT_OF_MEMORY:
         had = more_memory.mebibytes(cause.data["limit"])
         return replace(cause, fix=more_memory.retry(job, had))
@@ -530,5 +531,5 @@ def end(job: Job, grace: float) -> None:
 
 
 def _delete(job: Job, target: Cluster) -> None:
-    """The Job goes when its pods are gone."""
+    """Delete the Job, which goes when its pods are gone."""
     target.delete(target.inside("jobs", job.job_id), propagationPolicy="Foreground")

@@ -35,11 +35,12 @@ class Cluster:
     namespace: str
 
     def get(self, path: str, **query: str) -> dict:
-        """The object or list at a path of the API. Raises Failure (exit 3), as all that ask do."""
+        """Return the object or list at a path of the API. Raises Failure (exit 3), as all that ask
+        do."""
         return self._answer("get", "--raw", _address(path, query))
 
     def find(self, path: str) -> dict | None:
-        """The same, None when there is no such object."""
+        """Return the same, None when there is no such object."""
         try:
             return self.get(path)
         except Failure as failure:
@@ -65,7 +66,7 @@ class Cluster:
                 raise
 
     def inside(self, kind: str, name: str = "") -> str:
-        """The path of the namespace's objects of a kind, or of one of them."""
+        """Return the path of the namespace's objects of a kind, or of one of them."""
         group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
         path = f"{group}/namespaces/{quote(self.namespace)}/{kind}"
         return f"{path}/{quote(name)}" if name else path
@@ -84,8 +85,8 @@ class Cluster:
 
 
 def cluster(namespace: str | None = None, context: str | None = None) -> Cluster:
-    """The cluster that is meant: the context given or the current one, and the namespace given,
-    that of $K8S_NAMESPACE or that of the context. Raises Failure (exit 3) without one."""
+    """Return the cluster that is meant: the context given or the current one, and the namespace
+    given, that of $K8S_NAMESPACE or that of the context. Raises Failure (exit 3) without one."""
     if not context:
         context = _printed(["kubectl", "config", "current-context"]).strip()
     namespace = namespace or os.environ.get(NAMESPACE_VARIABLE)
@@ -96,7 +97,7 @@ def cluster(namespace: str | None = None, context: str | None = None) -> Cluster
 
 
 def _printed(words: list[str], given: str | None = None) -> str:
-    """What kubectl prints. Raises Failure (exit 3)."""
+    """Return what kubectl prints. Raises Failure (exit 3)."""
     try:
         done = subprocess.run(
             words, input=given or "", capture_output=True, text=True, errors="replace",
@@ -113,7 +114,8 @@ def _printed(words: list[str], given: str | None = None) -> str:
 
 
 def _last_words(printed: str) -> str:
-    """The end of what kubectl printed on one line, without its own log and without secrets."""
+    """Return the end of what kubectl printed on one line, without its own log and without
+    secrets."""
     lines = [line for line in printed.splitlines() if not re.match(r"[IWE]\d{4} ", line)]
     return secrets.hidden(" ".join(" ".join(lines).split())[-600:])
 
@@ -131,7 +133,8 @@ def _failure(printed: str) -> Failure:
 
 
 def refusal(reason: str, message: str) -> Finding:
-    """What the API server says against a request. Quotas and rights share its reason Forbidden."""
+    """Return what the API server says against a request. Quotas and rights share its reason
+    Forbidden."""
     if reason == "NotFound":
         return error(MISSING, "kubectl", f"got {message}, expected it in the cluster")
     if "exceeded quota" in message or "must specify" in message:

@@ -67,12 +67,13 @@ class Work:
 
 
 def literal(text: str) -> str:
-    """Text that Kubernetes takes as it is: $(NAME) would be a variable's value."""
+    """Return text that Kubernetes takes as it is: $(NAME) would be a variable's value."""
     return text.replace("$", "$$")
 
 
 def job(work: Work) -> dict:
-    """Nothing is tried twice: a run goes on from a checkpoint by launch_job.py retry."""
+    """Return the Job's manifest, which tries nothing twice: a run goes on from a checkpoint by
+    launch_job.py retry."""
     spec: dict = {"backoffLimit": 0, "ttlSecondsAfterFinished": KEPT_SECONDS}
     if work.nodes > 1:
         spec |= {
@@ -85,8 +86,8 @@ def job(work: Work) -> dict:
 
 
 def look(work: Work, among: list[str]) -> dict:
-    """A Job of a moment that looks for the paths as the job's pods will, without its GPUs: on one
-    of the nodes named, where there are some."""
+    """Return a Job of a moment that looks for the paths as the job's pods will, without its GPUs:
+    on one of the nodes named, where there are some."""
     template = _pod_spec(work) | {"containers": [_look(work, A_MOMENT)]}
     template.pop("initContainers")
     template.pop("subdomain", None)
@@ -111,7 +112,7 @@ def look(work: Work, among: list[str]) -> dict:
 
 
 def pod(work: Work) -> dict:
-    """A pod like those of the job, to be tried without making it: quotas count pods."""
+    """Return a pod like those of the job, to be tried without making it: quotas count pods."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -142,14 +143,14 @@ def secret(name: str, values: dict[str, str]) -> dict:
 
 
 def belongs_to(manifest: dict, job: dict) -> dict:
-    """The object, to be removed when the Job (as its server has it) is."""
+    """Return the object, to be removed when the Job (as its server has it) is."""
     owner = {"apiVersion": "batch/v1", "kind": "Job"}
     owner |= {name: job["metadata"][name] for name in ("name", "uid")}
     return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [owner]}}
 
 
 def shown(work: Work) -> str:
-    """The objects without the Secret's values, as YAML for people."""
+    """Return the objects without the Secret's values, as YAML for people."""
     import yaml
 
     documents = [job(work)]
@@ -192,8 +193,8 @@ def _pod_spec(work: Work) -> dict:
 
 
 def _user(work: Work) -> dict:
-    """The files are written by who launches. No fsGroup: it would change the owner of what lies in
-    the volumes."""
+    """Return who runs the containers: the files are written by who launches. No fsGroup: it would
+    change the owner of what lies in the volumes."""
     if work.user is None:  # the image's own
         return {"seccompProfile": {"type": "RuntimeDefault"}}
     uid, gid, groups = work.user

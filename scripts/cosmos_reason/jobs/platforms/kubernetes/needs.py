@@ -29,7 +29,8 @@ KEEPS_PODS_OUT = ("NoSchedule", "NoExecute")
 
 
 def version_findings(server: dict, nodes: int) -> list[Finding]:
-    """An error for several nodes on a server (what it says at /version) without Indexed Jobs."""
+    """Return an error for several nodes on a server (what it says at /version) without Indexed
+    Jobs."""
     if nodes < 2:
         return []
     version = tuple(_number(server.get(part)) for part in ("major", "minor"))
@@ -44,14 +45,14 @@ def version_findings(server: dict, nodes: int) -> list[Finding]:
 
 
 def _number(written: object) -> int:
-    """Of "27" or "27+", as some servers say it; 0 for none."""
+    """Return the number in "27" or "27+", as some servers say it; 0 for none."""
     digits = re.match(r"\d+", str(written))
     return int(digits[0]) if digits else 0
 
 
 def rights_findings(target: Cluster, wanted: list[tuple[str, str, str]]) -> list[Finding]:
-    """An error that names what the account may not do of what is wanted: (verb, group of
-    the API, resource)."""
+    """Return an error that names what the account may not do of what is wanted: (verb, group of the
+    API, resource)."""
     denied = []
     for verb, group, resource in wanted:
         kind, _, part = resource.partition("/")
@@ -87,7 +88,7 @@ class Wish:
     tolerations: list[dict]
 
     def admits(self, node: dict) -> bool:
-        """Whether the pods may run there at all."""
+        """Return whether the pods may run there at all."""
         labels = node.get("metadata", {}).get("labels", {})
         has_labels = self.selector.items() <= labels.items()
         return has_labels and is_ready(node) and self.enters(node)
@@ -96,8 +97,8 @@ class Wish:
         return int(node["status"].get("allocatable", {}).get(self.resource, 0))
 
     def enters(self, node: dict) -> bool:
-        """Whether no taint keeps the pods out. That of GPUs is left to the cluster, which adds what
-        tolerates it to pods that ask for GPUs."""
+        """Return whether no taint keeps the pods out. That of GPUs is left to the cluster, which
+        adds what tolerates it to pods that ask for GPUs."""
         for taint in node.get("spec", {}).get("taints", []):
             closed = taint.get("effect") in KEEPS_PODS_OUT and taint["key"] != self.resource
             if closed and not any(_tolerates(one, taint) for one in self.tolerations):
@@ -121,8 +122,8 @@ def wish(asked: dict, nodes: int, gpus: int) -> Wish:
 def capacity_findings(
     target: Cluster, wanted: Wish, others: Callable[[list[int]], Fix]
 ) -> list[Finding]:
-    """An error when too few nodes fit, which `others` mends by the GPUs that they have; a warning
-    where they cannot be listed."""
+    """Return an error when too few nodes fit, which `others` mends by the GPUs that they have; a
+    warning where they cannot be listed."""
     if not wanted.gpus:
         return []
     try:
@@ -141,7 +142,7 @@ def capacity_findings(
 
 
 def shortage(wanted: Wish, listed: list[dict]) -> str:
-    """What stands against the nodes that are there, "" when enough of them will do."""
+    """Return why too few nodes fit, "" when enough do."""
     admitted = [node for node in listed if wanted.admits(node)]
     fitting = sum(wanted.gpus_of(node) >= wanted.gpus for node in admitted)
     if fitting >= wanted.nodes:
@@ -157,7 +158,7 @@ def _limits(wanted: Wish) -> str:
 
 
 def _instead(wanted: Wish, listed: list[dict]) -> str:
-    """What the nodes have that do not fit: taints, and GPUs by other names."""
+    """Return what the nodes have that do not fit: taints, and GPUs by other names."""
     closed, others = set(), set()
     for node in listed:
         if not wanted.enters(node):
@@ -171,7 +172,7 @@ def _instead(wanted: Wish, listed: list[dict]) -> str:
 
 
 def fitting_nodes(target: Cluster, wanted: Wish) -> list[str]:
-    """Names of the nodes that may get the job; none where they cannot be listed."""
+    """Return names of the nodes that may get the job; none where they cannot be listed."""
     try:
         listed = listed_nodes(target)
     except Failure as failure:
@@ -187,7 +188,7 @@ def listed_nodes(target: Cluster) -> list[dict]:
 
 
 def list_gpus(wanted: Wish) -> str:
-    """The command that shows them."""
+    """Return the command that shows them."""
     column = wanted.resource.replace(".", "\\.")
     columns = f"NAME:.metadata.name,GPUS:.status.allocatable.{column}"
     return f"kubectl get nodes -o custom-columns={columns}"
@@ -199,8 +200,8 @@ def is_ready(node: dict) -> bool:
 
 
 def quota_findings(target: Cluster, wanted: Wish) -> list[Finding]:
-    """An error for each quota with room for too few of several pods; one pod alone the cluster
-    tries itself."""
+    """Return an error for each quota with room for too few of several pods; one pod alone the
+    cluster tries itself."""
     nodes = wanted.nodes
     if nodes < 2:
         return []
@@ -241,8 +242,8 @@ def _too_small(quota: dict, needed: dict[str, int]) -> list[Finding]:
 
 
 def claim_findings(target: Cluster, claims: dict[str, bool], nodes: int) -> list[Finding]:
-    """What stands against claims by name, each with whether the job writes in it: one that is not
-    there or has lost its volume, or that so many nodes cannot mount."""
+    """Return what stands against claims by name, each with whether the job writes in it: one that
+    is not there or has lost its volume, or that so many nodes cannot mount."""
     found = []
     for name, is_written in claims.items():
         claim, finding = _named(target, "persistentvolumeclaims", name, "--volume")
@@ -254,7 +255,7 @@ def claim_findings(target: Cluster, claims: dict[str, bool], nodes: int) -> list
 
 
 def unfit(name: str, claim: dict, is_written: bool, nodes: int) -> list[Finding]:
-    """What stands against a claim that is there."""
+    """Return what stands against a claim that is there."""
     fix = f"kubectl get pvc {name}"
     if claim.get("status", {}).get("phase") == "Lost":
         message = f"got claim {name}, which is Lost: its volume is gone, expected a Bound one"
@@ -271,7 +272,8 @@ def unfit(name: str, claim: dict, is_written: bool, nodes: int) -> list[Finding]
 
 
 def pull_secret_findings(target: Cluster, name: str | None) -> list[Finding]:
-    """A pod is started without a pull secret that is not there, and then waits for its image."""
+    """Return a pod is started without a pull secret that is not there, and then waits for its
+    image."""
     if not name:
         return []
     secret, finding = _named(target, "secrets", name, "--pull-secret")
@@ -284,7 +286,7 @@ def pull_secret_findings(target: Cluster, name: str | None) -> list[Finding]:
 
 
 def _named(target: Cluster, kind: str, name: str, flag: str) -> tuple[dict, Finding | None]:
-    """(the object, what stands against asking for it); a warning for who may not look."""
+    """Return (the object, what stands against asking for it); a warning for who may not look."""
     try:
         return target.get(target.inside(kind, name)), None
     except Failure as failure:
@@ -298,8 +300,8 @@ def _named(target: Cluster, kind: str, name: str, flag: str) -> tuple[dict, Find
 
 
 def warning_about(target: Cluster, uid: str) -> str:
-    """The last Warning about the object of a uid, without that no node took it, which the object
-    says itself while it is so; "" where there is none, or none to be read."""
+    """Return the last Warning about the object of a uid, without that no node took it, which the
+    object says itself while it is so; "" where there is none, or none to be read."""
     selector = f"involvedObject.uid={uid},type=Warning"
     try:
         events = target.get(target.inside("events"), fieldSelector=selector).get("items", [])

@@ -24,7 +24,7 @@ ONE_VOLUME = Fix(flags={"--volume": "CLAIM:PATH"})
 
 
 def findings(asked: dict) -> list[Finding]:
-    """What stands against the words themselves."""
+    """Return what stands against the words themselves."""
     found = []
     for flag, expected, is_right in FORMS:
         given = asked.get(flag.removeprefix("--").replace("-", "_")) or []
@@ -53,12 +53,12 @@ def _is_label(text: str) -> bool:
 
 
 def _is_own_label(text: str) -> bool:
-    """A label that a person may give: one is how the pods of a job are found."""
+    """Return a label that a person may give: one is how the pods of a job are found."""
     return _is_label(text) and not text.startswith(f"{manifests.LABEL}=")
 
 
 def volumes(asked: dict) -> list[tuple[str, str]]:
-    """(claim, folder here) of each volume that is well-formed, the inner folders last."""
+    """Return (claim, folder here) of each volume that is well-formed, the inner folders last."""
     found = [tuple(text.split(":", 1)) for text in asked.get("volume", ()) if _is_volume(text)]
     return sorted(found, key=lambda pair: pair[1])
 
@@ -80,7 +80,7 @@ def tolerations(asked: dict) -> list[dict]:
 
 
 def _toleration(text: str) -> dict | None:
-    """As Kubernetes has it; None for what is none."""
+    """Return a toleration as Kubernetes has it; None for what is none."""
     rest, colon, effect = text.partition(":")
     key, equals, value = rest.partition("=")
     if not (KEY.fullmatch(key) and VALUE.fullmatch(value)) or (colon and effect not in EFFECTS):
@@ -106,7 +106,7 @@ FORMS = (
 
 
 def holder(path: Path, asked: dict) -> str | None:
-    """The folder of the volume that a path lies in, None for a path in none."""
+    """Return the folder of the volume that a path lies in, None for a path in none."""
     within = [folder for _, folder in volumes(asked) if Path(folder) in (path, *path.parents)]
     return within[-1] if within else None
 
@@ -121,7 +121,7 @@ def claims(asked: dict, written: list[Path]) -> dict[str, bool]:
 
 
 def outside(places: list[tuple[Path, bool]], asked: dict) -> list[Finding]:
-    """An error for each path that pods would not have."""
+    """Return an error for each path that pods would not have."""
     found = []
     for path, is_written in places:
         if holder(path, asked) is None:
@@ -135,7 +135,8 @@ def outside(places: list[tuple[Path, bool]], asked: dict) -> list[Finding]:
 def mounted(
     places: list[tuple[Path, bool]], asked: dict
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """((claim, folder in the pod) of each volume, the folders among them that are written in)."""
+    """Return ((claim, folder in the pod) of each volume, the folders among them that are written
+    in)."""
     inside = [(claim, mounts.inside(folder)) for claim, folder in volumes(asked)]
     written = {holder(path, asked) for path, is_written in places if is_written}
     return inside, sorted(mounts.inside(folder) for folder in written if folder)

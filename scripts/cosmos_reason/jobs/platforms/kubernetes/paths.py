@@ -23,8 +23,8 @@ FULL = ("Insufficient", "Too many pods")
 
 
 def check(target: Cluster, work: Work, among: list[str]) -> list[Finding]:
-    """An error for paths that a pod does not have, an image that cannot be had, and pods that no
-    node takes; a warning where no pod could look in time. `work` has a name of its own."""
+    """Return an error for paths that a pod does not have, an image that cannot be had, and pods
+    that no node takes; a warning where no pod could look in time. `work` has a name of its own."""
     try:
         target.create(target.inside("jobs"), manifests.look(work, among))
     except Failure as failure:

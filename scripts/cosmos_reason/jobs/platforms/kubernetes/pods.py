@@ -46,7 +46,7 @@ class Seen:
 
 
 def read(job: dict, pods: list[dict]) -> Seen:
-    """`job` and `pods` as the API server has them."""
+    """Return `job` and `pods` as the API server has them."""
     pods = sorted(pods, key=_index)
     states = [_state(pod, manifests.WORK) for pod in pods]
     starts = [_started(state) for state in states]
@@ -70,12 +70,12 @@ def read(job: dict, pods: list[dict]) -> Seen:
 
 
 def _start_of_job(job: dict) -> str | None:
-    """Of one that is complete, for when its pods are removed before it is."""
+    """Return when a complete Job began, for when its pods are removed before it is."""
     return job["status"].get("startTime") if "Complete" in _conditions(job) else None
 
 
 def _all_causes(end: dict, pods: list[dict], states: list[dict]) -> list[Finding]:
-    """What went wrong; where the pods do not say it, what the Job says of its end."""
+    """Return what went wrong; where the pods do not say it, what the Job says of its end."""
     causes = [cause for pod in pods for cause in _causes(pod)]
     if end.get("type") == "Failed" and not causes and _first_failure(states) is None:
         causes = [_of_job(end)]
@@ -111,13 +111,14 @@ def _name(pod: dict) -> str:
 
 
 def _conditions(thing: dict) -> dict[str, dict]:
-    """The conditions that are true, by type."""
+    """Return the conditions that are true, by type."""
     found = thing.get("status", {}).get("conditions") or []
     return {one["type"]: one for one in found if one.get("status") == "True"}
 
 
 def _state(pod: dict, container: str) -> dict:
-    """The state of a container: one of waiting, running, terminated; {} before there is any."""
+    """Return the state of a container: one of waiting, running, terminated; {} before there is
+    any."""
     status = pod.get("status", {})
     lists = (status.get("containerStatuses"), status.get("initContainerStatuses"))
     for entries in lists:
@@ -143,7 +144,7 @@ def _of_job(end: dict) -> Finding:
 
 
 def _causes(pod: dict) -> list[Finding]:
-    """What the cluster says of the end of a pod."""
+    """Return what the cluster says of the end of a pod."""
     name, status = _name(pod), pod.get("status", {})
     removed = _conditions(pod).get("DisruptionTarget")
     if status.get("phase") == "Failed" and status.get("reason"):
@@ -167,7 +168,7 @@ def _causes(pod: dict) -> list[Finding]:
 
 
 def _memory_limit(pod: dict) -> str:
-    """As the cluster writes it; empty for a container without one."""
+    """Return the memory limit as the cluster writes it; empty for a container without one."""
     containers = pod.get("spec", {}).get("containers", [])
     work = next((one for one in containers if one["name"] == manifests.WORK), {})
     return work.get("resources", {}).get("limits", {}).get("memory", "")
@@ -189,7 +190,7 @@ def _evicted(name: str, reason: str, text: str) -> Finding:
 
 
 def taken_away() -> Finding:
-    """What went wrong where the cluster suspended a Job that ran."""
+    """Return what went wrong where the cluster suspended a Job that ran."""
     return _evicted("Job", "Suspended", "the cluster suspended the Job, which ended its pods")
 
 
@@ -214,7 +215,7 @@ def _stuck(name: str, reason: str, text: str) -> Finding:
 
 
 def _waiting(pod: dict) -> list[tuple[str, str]]:
-    """(reason, the same with its message) of what keeps a pod from running."""
+    """Return (reason, the same with its message) of what keeps a pod from running."""
     found = []
     for container in (manifests.CHECK, manifests.WORK):
         state = _state(pod, container).get("waiting", {})

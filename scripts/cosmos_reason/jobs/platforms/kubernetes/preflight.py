@@ -46,7 +46,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
 
 
 def _tried(preflight: Preflight) -> Iterator[Finding]:
-    """What the cluster itself has against a Job like the one that is to be submitted."""
+    """Yield what the cluster itself has against a Job like the one that is to be submitted."""
     launch = replace(preflight.launch, nodes=preflight.nodes)
     for finding in platform.check(launch, acting=False):
         if finding.severity == findings.ERROR:
@@ -74,8 +74,8 @@ def _asked(target: Cluster, preflight: Preflight) -> Iterator[Finding]:
 
 
 def _named_object(target: Cluster, path: str, flag: str) -> Iterator[Finding]:
-    """A finding when the cluster does not have the object; only a warning when this account may not
-    look at it."""
+    """Yield a finding when the cluster does not have the object; only a warning when this account
+    may not look at it."""
     try:
         target.get(path)
     except Failure as failure:
@@ -91,7 +91,7 @@ def _named_object(target: Cluster, path: str, flag: str) -> Iterator[Finding]:
 
 
 def _nodes(target: Cluster, preflight: Preflight) -> Iterator[Finding]:
-    """The allocatable GPUs of the nodes that pods may run on against what the launch asks of
+    """Yield the allocatable GPUs of the nodes that pods may run on against what the launch asks of
     each."""
     gpus = 0 if preflight.on_cpu else preflight.gpus_per_node
     wanted = needs.wish(preflight.options.kubernetes, preflight.nodes, gpus)

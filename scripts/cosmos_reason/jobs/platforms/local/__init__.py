@@ -42,14 +42,14 @@ def machine(launch: Launch) -> Host | None:
 
 
 def check_words(launch: Launch) -> list[Finding]:
-    """Whether the GPUs that are asked for are there."""
+    """Return whether the GPUs that are asked for are there."""
     if not launch.gpu_ids or launch.carried:
         return []
     return _absent_gpus(launch, _listed_gpus())
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
-    """What cosmos-rl needs of this machine, and a GPU for each rank."""
+    """Return what cosmos-rl needs of this machine, and a GPU for each rank."""
     if launch.carried:
         return []
     needed = launch.needed_gpus
@@ -86,7 +86,8 @@ def _absent_gpus(launch: Launch, listed: str) -> list[Finding]:
 
 
 def _visible_gpus(listed: str, needed: int) -> list[Finding]:
-    """cosmos-rl counts all GPUs that it sees, whatever the spec uses of them."""
+    """Find GPUs that the spec does not use: cosmos-rl counts all GPUs that it sees, whatever the
+    spec uses of them."""
     count = _count_visible(listed)
     allowed = bundle.skill_info()["gpu_counts_per_node"]
     if count in allowed and count >= needed:
@@ -117,8 +118,8 @@ def _count_visible(listed: str) -> int:
 
 
 def gpu_names(gpu_ids: list[str] | None) -> list[str]:
-    """What nvidia-smi calls the GPUs of this machine that a job uses: those with the numbers or
-    UUIDs, or all."""
+    """Return what nvidia-smi calls the GPUs of this machine that a job uses: those with the numbers
+    or UUIDs, or all."""
     if gpu_ids == []:
         return []
     found = []
@@ -129,7 +130,7 @@ def gpu_names(gpu_ids: list[str] | None) -> list[str]:
 
 
 def _listed_gpus() -> str:
-    """What nvidia-smi lists, '' where it is missing or fails."""
+    """Return what nvidia-smi lists, '' where it is missing or fails."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False
@@ -160,8 +161,8 @@ def prepare(job: Job, spec: dict) -> Job:
 
 
 def environment(job: Job, program: str) -> dict[str, str]:
-    """What the environment of the command, which is `program` and its arguments, gets on top of the
-    caller's. GPU ids count as in nvidia-smi."""
+    """Return what the environment of the command, which is `program` and its arguments, gets on top
+    of the caller's. GPU ids count as in nvidia-smi."""
     added = {"PYTHONUNBUFFERED": "1"} | engines.environment(job)
     gpu_ids = job.resources["gpu_ids"]
     if gpu_ids is not None:
@@ -188,7 +189,7 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
 
 
 def start(job: Job, lock: int) -> None:
-    """Nothing: the supervisor does it all."""
+    """Do nothing: the supervisor does it all."""
 
 
 def supervise(job: Job, lock: int) -> None:
@@ -233,7 +234,8 @@ def run(job: Job, lock: int) -> int:
 
 
 def judged(job: Job) -> Job:
-    """No process of the job is left: this is an end that its supervisor did not live to record."""
+    """Return the job as ended: no process of it is left, and its supervisor did not live to record
+    the end."""
     host = job.platform_ref["host"]
     if host != socket.gethostname():
         raise job.unknown(f"it was started on {host}; ask there")
@@ -241,7 +243,7 @@ def judged(job: Job) -> Job:
 
 
 def end(job: Job, grace: float) -> None:
-    """The supervisor is spared at first, so that it can record the end."""
+    """End the job's processes; the supervisor is spared at first, so that it can record the end."""
     supervisor = job.platform_ref.get("pid")
     for number, patience, spared in (
         (signal.SIGTERM, grace, supervisor),

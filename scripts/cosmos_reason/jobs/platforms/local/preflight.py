@@ -35,7 +35,8 @@ def check(preflight: Preflight) -> Iterator[Finding]:
 
 
 def check_wandb(preflight: Preflight) -> Iterator[Finding]:
-    """Whether the package is here that a training's loggers need: no setup of ours installs it."""
+    """Yield whether the package is here that a training's loggers need: no setup of ours installs
+    it."""
     case = preflight.case
     if case is None or case.action not in actions.TRAINING or importlib.util.find_spec("wandb"):
         return
@@ -46,7 +47,7 @@ def check_wandb(preflight: Preflight) -> Iterator[Finding]:
 
 
 def check_torch(preflight: Preflight) -> Iterator[Finding]:
-    """Whether torch is here, and was built for the chosen GPUs."""
+    """Yield whether torch is here, and was built for the chosen GPUs."""
     absent = [name for name in EMBEDDED_ENGINE_NEEDS if not importlib.util.find_spec(name)]
     if absent:
         message = f"got no {', '.join(absent)}, expected the embedded engine's"

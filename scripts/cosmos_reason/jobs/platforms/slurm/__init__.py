@@ -57,7 +57,7 @@ def machine(launch: Launch) -> Host | None:
 
 
 def check_words(launch: Launch) -> list[Finding]:
-    """The forms of what goes to sbatch, and the image."""
+    """Return the forms of what goes to sbatch, and the image."""
     if not launch.carried:
         launch = _with_variables(launch)
     found = []
@@ -81,14 +81,14 @@ def check_words(launch: Launch) -> list[Finding]:
 
 
 def _with_variables(launch: Launch):
-    """With what the environment says of flags that were not given."""
+    """Return the launch with environment variables in place of absent flags, as sbatch does."""
     said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
     absent = {name: value for name, value in said.items() if getattr(launch, name) is None}
     return replace(launch, **absent)
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Whether the cluster answers and has what is asked for (a plan may do without)."""
+    """Return whether the cluster answers and has what is asked for (a plan may do without)."""
     if launch.carried:
         return []
     needed = launch.needed_gpus
@@ -114,7 +114,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
 
 
 def _partition(launch: Launch, rows: list[partitions.Nodes], needed: int) -> list[Finding]:
-    """Whether the partition has what is asked for."""
+    """Return whether the partition has what is asked for."""
     name = partitions.wanted(rows, launch.partition)
     count = nodes.count(launch.nodes, needed)
     gpus = _gpus(launch, needed, count)
@@ -127,7 +127,8 @@ def _partition(launch: Launch, rows: list[partitions.Nodes], needed: int) -> lis
 
 
 def _folder_there(where: Host, jobs_dir: Path) -> list[Finding]:
-    """An error when the login node does not see the folder of jobs. Raises Failure (exit 3)."""
+    """Return an error when the login node does not see the folder of jobs. Raises Failure (exit
+    3)."""
     nearest = next(folder for folder in (jobs_dir, *jobs_dir.parents) if folder.is_dir())
     if where.has(str(nearest)):
         return []
@@ -143,7 +144,7 @@ def _gpus(launch: Launch, needed: int, count: int) -> int:
 
 
 def prepare(job: Job, spec: dict) -> Job:
-    """The sbatch command, the program at its end."""
+    """Return the sbatch command, the program at its end."""
     image = job.image or images.default(job.engine)
     options = dict(job.options)
     if "carried" not in options:
@@ -170,7 +171,7 @@ def _refuse(found: list[Finding]) -> None:
 
 
 def _flags(job: Job) -> list[str]:
-    """Of sbatch. Those on the command line win over its variables."""
+    """Return the flags of sbatch. Those on the command line win over its variables."""
     options = job.options
     log = _as_pattern(str(job.folder / jobs.LOG))
     flags = ["--parsable", f"--job-name={job.job_id}", f"--nodes={job.resources['nodes']}"]
@@ -202,15 +203,15 @@ def _flags(job: Job) -> list[str]:
 
 
 def _as_pattern(path: str) -> str:
-    """A path for --output, where %j would be the job's number. In a path with a backslash a % is
-    only a %, and SLURM removes one backslash of two."""
+    """Return a path for --output, where %j would be the job's number. In a path with a backslash a
+    % is only a %, and SLURM removes one backslash of two."""
     if "\\" in path:
         return path.replace("\\", "\\\\")
     return path.replace("%", "%%")
 
 
 def _minutes(job: Job) -> int:
-    """The time limit of a job, which the partition has for one that names none."""
+    """Return the time limit of a job, which the partition has for one that names none."""
     written = job.options.get("time_limit")
     if written:
         return partitions.minutes(written)
@@ -221,8 +222,8 @@ def _minutes(job: Job) -> int:
 
 
 def _seconds_to_save(job: Job, minutes: int) -> int:
-    """How long before its limit a training is told to save what it has; what is sharded is large.
-    SLURM may tell it up to a minute earlier."""
+    """Return how long before its limit a training is told to save what it has; what is sharded is
+    large. SLURM may tell it up to a minute earlier."""
     gpus = job.resources["nodes"] * job.resources["gpus_per_node"]
     longest = WARNING_SECONDS if gpus <= 1 else 2 * WARNING_SECONDS
     return max(1, min(longest, minutes * 60 // 4))
@@ -339,7 +340,7 @@ def judged(job: Job) -> Job:
 
 
 def _awaiting(job: Job, why: str) -> Job:
-    """A job of which one tells that it has ended, and the other not yet."""
+    """Mark the job as ending: SLURM and its exit file disagree."""
     since = job.platform_ref.get(jobs.END_SEEN) or jobs.now()
     state = jobs.RUNNING if job.started_at else job.state
     reference = job.platform_ref | {jobs.END_SEEN: since}
@@ -363,7 +364,7 @@ def ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
 
 
 def _as_seen(job: Job, seen: cluster.Seen) -> Job:
-    """As the cluster tells, where the job's folder says nothing of an end."""
+    """Return the job as the cluster tells, where the job's folder says nothing of an end."""
     reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
     job = _without_end_seen(replace(job, platform_ref=reference))
     is_older = job.started_at and "requeue" not in job.options  # than what its script noted
@@ -403,8 +404,8 @@ def _why_it_waits(job: Job, seen: cluster.Seen) -> str:
 
 
 def _never_seen(job: Job) -> Job:
-    """The cluster knows no such job: it was never taken, or is forgotten. Should it be taken late
-    all the same, its script sees that it is no longer wanted."""
+    """Return the cluster knows no such job: it was never taken, or is forgotten. Should it be taken
+    late all the same, its script sees that it is no longer wanted."""
     if not job.started_at:
         number = job.platform_ref.get("slurm_job_id")
         forgotten = f"the cluster knows job {number} no more, which did not begin"
@@ -416,7 +417,7 @@ def _never_seen(job: Job) -> Job:
 
 
 def as_started(job: Job) -> Job:
-    """With what the batch script noted when it began."""
+    """Return the job with what the batch script noted when it began."""
     noted = _words_of(job.folder / script.STARTED)
     if job.started_at or len(noted) != 2 or not noted[0].isdecimal():
         return job
@@ -438,7 +439,7 @@ def _words_of(path: Path) -> list[str]:
 
 
 def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -> Job:
-    """The record of an end, with the exit code of each node."""
+    """Return the record of an end, with the exit code of each node."""
     job = _without_end_seen(job)
     codes = node_exit_codes(job)
     if codes:
@@ -452,7 +453,7 @@ def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -
 
 
 def _want_of_memory(job: Job) -> list[dict]:
-    """An error where the log says that a job took more memory than a node gave it."""
+    """Return an error where the log says that a job took more memory than a node gave it."""
     said = " ".join(finding["data"].get("evidence", "") for finding in job.diagnosis)
     if not MEMORY_SPENT.search(said):
         return []
@@ -469,7 +470,7 @@ def _want_of_memory(job: Job) -> list[dict]:
 
 
 def _time_of_end(job: Job) -> str | None:
-    """When the batch script noted its end, which may be long before somebody asks."""
+    """Return when the batch script noted its end, which may be long before somebody asks."""
     try:
         noted = _written(job.folder / script.ENDED) / 1e9
     except OSError:
@@ -478,8 +479,9 @@ def _time_of_end(job: Job) -> str | None:
 
 
 def _first_failure(exit_code: int | None, codes: dict[str, int], count: int) -> int | None:
-    """Of several nodes that failed the first tells why: srun ends the others for it, kills those
-    that do not end, and answers with the highest code, or with 1 where memory did not suffice."""
+    """Return the exit code that tells why a job failed. Of several nodes the first that failed
+    does: srun ends the others for it, kills those that do not end, and answers with the highest
+    code, or with 1 where memory did not suffice."""
     failures = [code for code in codes.values() if code]
     others_killed = len(codes) < count and exit_code in KILLED_BY_SRUN
     all_told = len(codes) == count and exit_code
@@ -489,7 +491,7 @@ def _first_failure(exit_code: int | None, codes: dict[str, int], count: int) -> 
 
 
 def _of_nodes(codes: dict[str, int], count: int) -> str:
-    """How those of several nodes ended that failed."""
+    """Return how those of several nodes ended that failed."""
     failed = [f"{name} {code}" for name, code in codes.items() if code]
     if count == 1 or not failed:
         return ""
@@ -499,7 +501,7 @@ def _of_nodes(codes: dict[str, int], count: int) -> str:
 
 
 def node_exit_codes(job: Job) -> dict[str, int]:
-    """The exit code of each node, in the order of their ends."""
+    """Return the exit code of each node, in the order of their ends."""
     codes = {}
     for path in sorted(job.folder.glob(script.NODE_EXIT), key=_written):
         noted = _words_of(path)
@@ -513,7 +515,7 @@ def _written(path: Path) -> int:
 
 
 def _without_environment(job: Job) -> Job:
-    """Also of a job that never began the file with its secrets goes."""
+    """Delete the environment file (secrets), even if the job never started."""
     (job.folder / script.ENVIRONMENT).unlink(missing_ok=True)
     return job
 

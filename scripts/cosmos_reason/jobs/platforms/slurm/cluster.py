@@ -82,12 +82,12 @@ class Seen:
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits until somebody releases it."""
+        """Return whether it waits until somebody releases it."""
         return self.state in HELD or "held" in self.reason.lower()
 
     @property
     def note(self) -> str:
-        """What a record says of an end, '' for a plain one."""
+        """Return what a record says of an end, '' for a plain one."""
         if self.state in ("COMPLETED", "FAILED", *WAITING, *RUNNING):
             return ""
         reason = "" if self.reason in ("None", "", "Unknown") else f" ({self.reason})"
@@ -95,8 +95,8 @@ class Seen:
 
 
 def host(recorded: str | None = None) -> Host:
-    """The login node: the one of a record, else $SLURM_HOSTNAME, else this machine. Raises Failure
-    (exit 2) for a name that is none."""
+    """Return the login node: the one of a record, else $SLURM_HOSTNAME, else this machine. Raises
+    Failure (exit 2) for a name that is none."""
     user, name = os.environ.get("SLURM_USER", ""), os.environ.get("SLURM_HOSTNAME", "")
     target = recorded or (f"{user}@{name}" if user and name else name)
     return over_ssh(target, key=os.environ.get("SSH_KEY_PATH", "")) if target else Host()
@@ -107,7 +107,7 @@ def has_commands(where: Host) -> bool:
 
 
 def check_pyxis(where: Host) -> list[Finding]:
-    """An error where srun starts no containers."""
+    """Return an error where srun starts no containers."""
     if "--container-image" in where.call("srun", "--help").out:
         return []
     message = "got an srun without --container-image, expected Pyxis and Enroot, installed on "
@@ -116,7 +116,7 @@ def check_pyxis(where: Host) -> list[Finding]:
 
 
 def check_variables() -> list[Finding]:
-    """A warning about variables of sbatch that a job does not get."""
+    """Return a warning about variables of sbatch that a job does not get."""
     names = [name for name in os.environ if name.startswith("SBATCH_")]
     left_out = sorted(set(names) - set(TAKEN_VARIABLES))
     if not left_out:
@@ -126,7 +126,7 @@ def check_variables() -> list[Finding]:
 
 
 def look(where: Host, command: str) -> str:
-    """A command to be pasted that tells more."""
+    """Return a command to be pasted that tells more."""
     return shlex.join([*where.ssh, command]) if where.ssh else command
 
 
@@ -150,7 +150,7 @@ def submit(where: Host, words: list[str]) -> str | None:
 
 
 def find(where: Host, name: str, since: str, fresh: bool = False) -> Seen | None:
-    """The job of that name, also when it has ended; None when the cluster knows no such job.
+    """Return the job of that name, also when it has ended; None when the cluster knows no such job.
     `since`: a time of a record, before its submission. Raises Failure (exit 3)."""
     found = _queue(where, fresh).get(name)
     if found is None and not fresh:  # the answer at hand may be older than the job
@@ -181,8 +181,8 @@ def _queue(where: Host, fresh: bool) -> dict[str, Seen]:
 
 
 def _with_details(where: Host, seen: Seen) -> Seen:
-    """Of one that failed its exit code. Of one that ended when it was asked to, for another job,
-    SLURM says only that it failed."""
+    """Return a failed job with its exit code, and a preempted one as preempted, of which SLURM says
+    only that it failed."""
     answer = where.call("scontrol", "show", "job", "--oneliner", seen.slurm_id)
     told = EXIT_CODE.search(answer.out)
     if not told or seen.state != "FAILED":
@@ -198,7 +198,7 @@ def _exit_code(code: str, number: str) -> int:
 
 
 def _accounted(where: Host, name: str, since: str) -> Seen | None:
-    """What the accounts say of a job that the controller has forgotten; None where there are
+    """Return what the accounts say of a job that the controller has forgotten; None where there are
     none."""
     words = ["sacct", "--allocations", "--noheader", "--parsable2", f"--name={name}"]
     # The cluster has its own clock and time zone, in which it may have been the day before.
@@ -218,7 +218,7 @@ def _accounted(where: Host, name: str, since: str) -> Seen | None:
 
 
 def cluster_name(where: Host) -> str:
-    """'' when the controller does not answer."""
+    """Return the cluster's name, '' when the controller does not answer."""
     told = re.search(
         r"^ClusterName\s*=\s*(\S+)", where.call("scontrol", "show", "config").out, re.M
     )
@@ -226,7 +226,7 @@ def cluster_name(where: Host) -> str:
 
 
 def signal(where: Host, slurm_id: str, *flags: str) -> None:
-    """scancel; one that has ended is no error. Raises Failure (exit 3)."""
+    """Signal a job by scancel; one that has ended is no error. Raises Failure (exit 3)."""
     answer = where.call("scancel", *flags, slurm_id)
     _queues.pop(where, None)
     if answer.code and not re.search(r"already|invalid job id", answer.err, re.I):

@@ -43,7 +43,7 @@ def check_words(names: list[str], in_container: bool) -> list[Finding]:
 
 
 def load(options: dict) -> str:
-    """The command of a shell that loads those of a job's options, '' without any."""
+    """Return the command of a shell that loads those of a job's options, '' without any."""
     names = options.get("modules")
     return shlex.join(["module", "load", *names]) if names else ""
 

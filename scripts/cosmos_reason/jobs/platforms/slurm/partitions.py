@@ -51,7 +51,7 @@ class Nodes:
     default_minutes: int | None
 
     def gpus(self, kind: str = "") -> int:
-        """Those of a type; without one all of them, since SLURM then gives any."""
+        """Return the GPUs of type `kind`, or of any type."""
         if not kind:
             return sum(self.gpus_by_type.values())
         counts = [count for name, count in self.gpus_by_type.items() if _is_type(name, kind)]
@@ -73,17 +73,17 @@ class Wish:
 
     @property
     def kind(self) -> str:
-        """The type of the GPUs, '' for any."""
+        """Return the type of the GPUs, '' for any."""
         return (self.gres or "").partition(":")[2]
 
     @property
     def counted_gpus(self) -> int:
-        """Those that SLURM is asked for."""
+        """Return how many GPUs SLURM is asked for."""
         return 0 if self.gres == "none" else self.gpus
 
 
 def parse_partitions(text: str) -> list[Nodes]:
-    """The rows of `sinfo --format=COLUMNS`."""
+    """Return the rows of `sinfo --format=COLUMNS`."""
     rows = []
     for line in text.splitlines():
         cells = line.strip().split("|")
@@ -131,7 +131,8 @@ def minutes(written: str) -> int | None:
 
 
 def megabytes(written: str) -> int:
-    """Of what --memory takes: 0 for all of a node, or a size such as 200G; 0 for what is none."""
+    """Return the MiB of what --memory takes: 0 for all of a node, or a size such as 200G; 0 for
+    what is none."""
     number, unit = re.fullmatch(r"(\d+)([KMGT]?)|.*", written, re.DOTALL).groups("")
     if not number:
         return 0
@@ -140,20 +141,20 @@ def megabytes(written: str) -> int:
 
 
 def from_variables(name: str) -> str | None:
-    """What the environment says of a flag that was not given."""
+    """Return what the environment says of a flag that was not given."""
     found = (os.environ.get(variable) for variable in VARIABLES[name])
     return next(filter(None, found), None)
 
 
 def wanted(rows: list[Nodes], asked: str | None) -> str:
-    """The partition that was asked for, else the default one; '' without one."""
+    """Return the partition that was asked for, else the default one; '' without one."""
     named = asked or from_variables("partition")
     defaults = [row.partition for row in rows if row.is_default]
     return named or next(iter(defaults), "")
 
 
 def default_minutes(rows: list[Nodes], name: str) -> int:
-    """The time limit of a job in the partition that names none."""
+    """Return the time limit of a job in the partition that names none."""
     mine = [row.default_minutes for row in rows if row.partition == name]
     return next(filter(None, mine), UNLIMITED)
 
@@ -166,8 +167,8 @@ def most_cpus(rows: list[Nodes], name: str, gpus: int) -> int:
 
 
 def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Finding]:
-    """Whether the partition `name` is there, up, long enough, and has nodes with the GPUs that are
-    wanted; `others` is the fix where its nodes have fewer."""
+    """Yield whether the partition `name` is there, up, long enough, and has nodes with the GPUs
+    that are wanted; `others` is the fix where its nodes have fewer."""
     mine = [row for row in rows if row.partition == name]
     if not mine:
         yield _no_partition(name, rows)
@@ -186,7 +187,7 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
 
 
 def check_cpus(rows: list[Nodes], name: str, wish: Wish) -> Iterator[Finding]:
-    """A warning where the CPUs of a job with GPUs are left to the cluster."""
+    """Yield a warning where the CPUs of a job with GPUs are left to the cluster."""
     if wish.gpus and not wish.exclusive and not wish.cpus:
         message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
         fix = Fix(flags={"--cpus": min(8 * wish.gpus, most_cpus(rows, name, wish.gpus))})
@@ -194,7 +195,8 @@ def check_cpus(rows: list[Nodes], name: str, wish: Wish) -> Iterator[Finding]:
 
 
 def gpus_of_nodes(rows: list[Nodes], name: str, kind: str = "") -> list[int]:
-    """Of each node of a partition that runs jobs; of all its nodes where none does."""
+    """Return the GPUs of each node of a partition that runs jobs; of all its nodes where none
+    does."""
     mine = [row for row in rows if row.partition == name]
     usable = [row for row in mine if USABLE.fullmatch(row.state)]
     return [row.gpus(kind) for row in usable or mine for _ in range(row.count)]
@@ -206,7 +208,8 @@ def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
 
 
 def _is_type(name: str, kind: str) -> bool:
-    """What sinfo prints may be in other letters than what was configured and is asked for."""
+    """Return what sinfo prints may be in other letters than what was configured and is asked
+    for."""
     return name.lower() == kind.lower()
 
 
@@ -252,7 +255,8 @@ def _check_nodes(mine: list[Nodes], wish: Wish, others: Fix) -> Iterator[Finding
 
 
 def _check_size(candidates: list[Nodes], wish: Wish) -> Iterator[Finding]:
-    """Whether a node has the CPUs and the memory. What no node has SLURM waits for, without end."""
+    """Yield whether a node has the CPUs and the memory. What no node has SLURM waits for, without
+    end."""
     name = candidates[0].partition
     most = max(row.cpus for row in candidates)
     if wish.cpus and wish.cpus > most:
@@ -290,7 +294,7 @@ def _check_time(mine: list[Nodes], written: str | None) -> Iterator[Finding]:
 
 
 def ask(host: Host) -> list[Nodes] | str:
-    """The partitions, or in words why the cluster cannot be asked."""
+    """Return the partitions, or in words why the cluster cannot be asked."""
     answer = host.call(*SINFO)
     found = answer.last_words or "no answer" if answer.code else parse_partitions(answer.out)
     _latest[host] = found
@@ -298,6 +302,6 @@ def ask(host: Host) -> list[Nodes] | str:
 
 
 def latest(host: Host) -> list[Nodes]:
-    """What the cluster answered when it was asked last; nothing where it did not."""
+    """Return what the cluster answered when it was asked last; nothing where it did not."""
     found = _latest.get(host, [])
     return [] if isinstance(found, str) else found

@@ -31,8 +31,8 @@ echo "node $SLURMD_NODENAME"
 
 
 def check(where: Host, job: Job) -> list[Finding]:
-    """An error for each path that a node does not have, and for modules that it cannot load; a
-    warning where not as many nodes can look now as the job is to have."""
+    """Return an error for each path that a node does not have, and for modules that it cannot load;
+    a warning where not as many nodes can look now as the job is to have."""
     wanted, count = _wanted(job), job.resources["nodes"]
     answer = _asked(where, job, wanted, count)
     nodes_by_line = _nodes_by_line(answer, count)
@@ -62,7 +62,8 @@ def _asked(where: Host, job: Job, wanted: list[tuple[str, Path]], count: int) ->
 
 
 def _nodes_by_line(answer: Answer, count: int) -> dict[str, list[str]] | None:
-    """What so many nodes told, with the names of those that told it; None where they did not."""
+    """Return what so many nodes told, with the names of those that told it; None where they did
+    not."""
     lines_by_task: dict[str, list[str]] = {}
     for line in answer.out.splitlines():
         task, _, told = line.partition(": ") if count > 1 else ("0", "", line)
@@ -85,7 +86,8 @@ def _untried(where: Host, who: str, why: str) -> Finding:
 
 
 def refusal(where: Host, options: dict, said: str) -> Finding | None:
-    """What srun said that SLURM would say of the job too, None where it is something else."""
+    """Return what srun said that SLURM would say of the job too, None where it is something
+    else."""
     refused = REFUSED.search(said)
     if not refused:
         return None
@@ -96,14 +98,15 @@ def refusal(where: Host, options: dict, said: str) -> Finding | None:
 
 
 def needed(job: Job) -> list[tuple[str, Path]]:
-    """What a node has to have when the job begins there, each with the flag of `test` that says
-    so."""
+    """Return what a node has to have when the job begins there, each with the flag of `test` that
+    says so."""
     written = [job.folder, *map(Path, job.outputs.values()), *_hub_cache(job)]
     return _tested(_read(job), written)
 
 
 def _wanted(job: Job) -> list[tuple[str, Path]]:
-    """The same before there is a job, with the folders that inputs are to be fetched into."""
+    """Return the same before there is a job, with the folders that inputs are to be fetched
+    into."""
     caches = [str(folder) for folder in _caches(job)]
     written = [job.folder, *map(Path, job.outputs.values()), *_hub_cache(job)]
     written = [_nearest(path) for path in written]
@@ -111,7 +114,7 @@ def _wanted(job: Job) -> list[tuple[str, Path]]:
 
 
 def _hub_cache(job: Job) -> list[Path]:
-    """The cache that containers mount; other work finds it by its environment."""
+    """Return the cache that containers mount; other work finds it by its environment."""
     cache = mounts.hub_cache(job) if job.image else None
     return [cache] if cache else []
 
@@ -133,8 +136,8 @@ def _read(job: Job) -> list[str]:
 
 
 def _caches(job: Job) -> list[Path]:
-    """The folders that inputs are to be fetched or unpacked into, which are made. Raises Failure
-    (exit 2) for one that cannot be."""
+    """Return the folders that inputs are to be fetched or unpacked into, which are made. Raises
+    Failure (exit 2) for one that cannot be."""
     folders = [inputs.cache_of(entry["path"]) for entry in job.inputs]
     found = list(dict.fromkeys(filter(None, folders)))
     for folder in found:
@@ -147,13 +150,13 @@ def _caches(job: Job) -> list[Path]:
 
 
 def _nearest(path: Path) -> Path:
-    """The folder of a path to be made."""
+    """Return the folder of a path to be made."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def flags(options: dict, count: int = 1) -> list[str]:
-    """Of srun: a moment of so many nodes, without GPUs. Of several each line begins with the number
-    of its node."""
+    """Return the flags of srun for a moment of so many nodes, without GPUs. Of several each line
+    begins with the number of its node."""
     words = ["--quiet", "--job-name=look-for-paths", f"--nodes={count}", f"--ntasks={count}"]
     words += ["--ntasks-per-node=1", "--time=1", *(["--label"] if count > 1 else [])]
     words += [f"--immediate={NODE_SECONDS}", "--mem=64M", "--input=none", "--chdir=/"]

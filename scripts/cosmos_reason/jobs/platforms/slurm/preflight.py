@@ -62,7 +62,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
 
 
 def _ask(host: Host) -> tuple[Finding | None, str]:
-    """(why the cluster cannot be asked, else None; its partitions as sinfo prints them)."""
+    """Return (why the cluster cannot be asked, else None; its partitions as sinfo prints them)."""
     absent = host.call("sh", "-c", ABSENT_COMMANDS)
     names = absent.out.split()
     if names:
@@ -80,7 +80,7 @@ def _ask(host: Host) -> tuple[Finding | None, str]:
 
 
 def unseen_nodes(preflight: Preflight) -> Iterator[Finding]:
-    """A warning about what only the nodes could tell."""
+    """Yield a warning about what only the nodes could tell."""
     if not preflight.image:
         return
     unseen = "driver, CUDA and container toolkit of the nodes"
@@ -94,12 +94,12 @@ def unseen_nodes(preflight: Preflight) -> Iterator[Finding]:
 
 
 def is_a_file(image: str) -> bool:
-    """Enroot's own form of an image, rather than a name in a registry."""
+    """Return whether an image is a file of Enroot, rather than a name in a registry."""
     return image.startswith("/")
 
 
 def check_partition(rows: list[partitions.Nodes], preflight: Preflight) -> Iterator[Finding]:
-    """Whether the partition asked for (or the default one) fits the launch."""
+    """Yield whether the partition asked for (or the default one) fits the launch."""
     name = partitions.wanted(rows, preflight.options.partition)
     names = sorted({row.partition for row in rows})
     preflight.result["slurm"] = {"partition": name, "partitions": names}
@@ -120,7 +120,7 @@ def _wish(preflight: Preflight) -> partitions.Wish:
 
 
 def _read(preflight: Preflight) -> dict[str, str]:
-    """What the job reads, by label; a node works in another folder than this one."""
+    """Return what the job reads, by label; a node works in another folder than this one."""
     named = preflight.plain_paths()
     if is_a_file(preflight.image):
         named["--image"] = preflight.image
@@ -128,7 +128,8 @@ def _read(preflight: Preflight) -> dict[str, str]:
 
 
 def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
-    """Paths as a compute node sees them; as the login node does when no node is free at once."""
+    """Look at paths as a compute node sees them; as the login node does when no node is free at
+    once."""
     read = _read(preflight)
     written = list(dict.fromkeys(map(os.path.abspath, preflight.outputs)))
     if not (read or written or preflight.options.modules):
@@ -152,7 +153,7 @@ def _as_words(flag: str, paths: Iterable[str]) -> list[str]:
 def _look(
     preflight: Preflight, host: Host, words: list[str]
 ) -> tuple[list[str], str, list[Finding]]:
-    """(the lines of LOOK, who printed them, what is wrong with asking so)."""
+    """Return (the lines of LOOK, who printed them, what is wrong with asking so)."""
     look = ["sh", "-c", LOOK, "sh", *words]
     program = modules.PYTHON if preflight.engine == "transformers" else ""
     load = modules.look(_modules(preflight), program)
@@ -178,7 +179,7 @@ def _look(
 
 
 def _modules(preflight: Preflight) -> dict:
-    """The modules that the nodes load, as the options of a job have them."""
+    """Return the modules that the nodes load, as the options of a job have them."""
     names = preflight.options.modules or []
     if modules.check_words(names, in_container=False):
         names = []
@@ -186,7 +187,7 @@ def _modules(preflight: Preflight) -> dict:
 
 
 def _who_and_where(preflight: Preflight) -> dict[str, str]:
-    """What is said of accounts and of the partition."""
+    """Return what is said of accounts and of the partition."""
     asked = {"partition": preflight.result["slurm"]["partition"]}
     for name in ("account", "qos"):
         asked[name] = getattr(preflight.options, name) or partitions.from_variables(name)
@@ -204,6 +205,6 @@ def _unwritten(path: str, where: str) -> Finding:
 
 
 def _takes_files(host: Host, path: str) -> bool:
-    """Whether the login node may write there; where not, the check of disks says so."""
+    """Return whether the login node may write there; where not, the check of disks says so."""
     place = host.place(path)
     return place is None or place.takes_files

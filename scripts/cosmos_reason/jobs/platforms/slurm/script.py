@@ -140,12 +140,13 @@ set -- "$program" {torchrun} --node-rank="$SLURM_NODEID" --rdzv-backend=static \
 
 
 def program(job: Job) -> str:
-    """What a job runs, the first word behind its batch script."""
+    """Return what a job runs, the first word behind its batch script."""
     return job.command[job.command.index(str(job.folder / BATCH)) + 1]
 
 
 def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
-    """`needed`: what each node has to have, each with the flag of `test` that says so."""
+    """Return the batch script. `needed`: what each node has to have, each with the flag of `test`
+    that says so."""
     several = job.resources["nodes"] > 1
     names = {"environment": ENVIRONMENT, "ended": ENDED, "node_exit": NODE_EXIT}
     names["nodes"] = job.resources["nodes"]
@@ -176,15 +177,15 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
 
 
 def _begin(job: Job, is_requeued: bool) -> str:
-    """What comes before the start. Of a launch that was rendered the environment has no secrets and
-    stays, and job.sbatch has given the run its id."""
+    """Return what comes before the start. Of a launch that was rendered the environment has no
+    secrets and stays, and job.sbatch has given the run its id."""
     if "carried" in job.options:
         return NAMED + (ANEW if is_requeued else "")
     return ANEW if is_requeued else ONCE
 
 
 def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
-    """The script of each node, which finds the job in `folder`."""
+    """Return the script of each node, which finds the job in `folder`."""
     words = shlex.join(word for flag, path in needed for word in (flag, str(path)))
     look = LOOK.format(unseen=UNSEEN, seconds=LOOK_SECONDS, needed=words) if needed else ""
     several = _several_launchers(job) if job.resources["nodes"] > 1 else ""
@@ -192,7 +193,7 @@ def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
 
 
 def _several_launchers(job: Job) -> str:
-    """What the launcher of each of several nodes does with the program."""
+    """Return what the launcher of each of several nodes does with the program."""
     if job.engine in COSMOS:
         return FIRST + SEVERAL_OF_COSMOS_RL
     words = shlex.join(engines.TORCHRUN)
@@ -227,14 +228,15 @@ def _srun_flags(job: Job, spec: dict) -> list[str]:
 
 
 def enroot_name(image: str) -> str:
-    """An image as Enroot names it: a registry is told from the name by #; a file stays a path."""
+    """Return an image as Enroot names it: a registry is told from the name by #; a file stays a
+    path."""
     registry, slash, name = image.partition("/")
     is_registry = slash and registry and ("." in registry or ":" in registry)
     return f"{registry}#{name}" if is_registry else image
 
 
 def unmountable(job: Job, spec: dict) -> list[Finding]:
-    """An error for each path that --container-mounts cannot name."""
+    """Return an error for each path that --container-mounts cannot name."""
     found = []
     for path, _ in mounts.places(job, spec):
         if NOT_IN_MOUNTS.search(str(path)):
@@ -247,8 +249,8 @@ def unmountable(job: Job, spec: dict) -> list[Finding]:
 
 
 def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
-    """A file of the shell that sets the job's variables. `values` are those that every such job
-    gets; of this machine's it gets what it needs, and what was asked for by name."""
+    """Return a file of the shell that sets the job's variables. `values` are those that every such
+    job gets; of this machine's it gets what it needs, and what was asked for by name."""
     if "carried" in job.options:  # secrets come with the submitting shell, by name
         lines = [f"{name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
         return "".join(lines).encode()
@@ -263,7 +265,7 @@ def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
 def write(
     folder: Path, job: Job, spec: dict, values: dict[str, str], needed: list[tuple[str, Path]]
 ) -> None:
-    """The batch script and the environment, which nobody else may read."""
+    """Write the batch script and the environment, which nobody else may read."""
     (folder / BATCH).write_bytes(text(job, spec, needed).encode(errors="surrogateescape"))
     descriptor = os.open(folder / ENVIRONMENT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as handle:
