@@ -112,7 +112,8 @@ def flat_rows(path: Path) -> Iterator[dict]:
     """Return the rows of a workbook, or of a table with a header, separated by commas, semicolons,
     tabs or bars."""
     is_workbook = path.name.lower().endswith(WORKBOOK)
-    return (row for _, row in (_sheet_rows if is_workbook else _numbered_rows)(path) if row)
+    numbered = _sheet_rows(path, []) if is_workbook else _numbered_rows(path)
+    return (row for _, row in numbered if row)
 
 
 def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:

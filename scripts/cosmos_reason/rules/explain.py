@@ -138,7 +138,9 @@ def _line_of(key: str) -> str:
 def _list_of_profiles(profiles: dict[str, dict]) -> str:
     lines = []
     for name, profile in profiles.items():
-        lines.append(f"{name:24} {profile['action']:6} {profile['source']}")
+        # --explain NAME tells what stands behind a semicolon.
+        source = re.sub(r";(?![^(]*\)).*", "", profile["source"])
+        lines.append(f"{name:25} {profile['action']:8} {source}")
     return "\n".join(lines)
 
 
