@@ -138,8 +138,9 @@ def _line_of(key: str) -> str:
 def _list_of_profiles(profiles: dict[str, dict]) -> str:
     lines = []
     for name, profile in profiles.items():
-        # --explain NAME tells what stands behind a semicolon; of ours it says what they are for.
-        source = re.sub(r"(?<!this project);(?![^(]*\)).*", "", profile["source"])
+        source = profile["source"]
+        if not source.startswith("this project"):  # --explain NAME tells the rest
+            source = re.sub(r" \([^)]*\)|;.*", "", source)
         lines.append(f"{name} ({profile['action']}): {source}")
     return "\n".join(lines)
 
