@@ -18,15 +18,15 @@ RUN = "20260101120000"
 
 
 def dataset(root: Path) -> None:
-    """data/train with 8 clips, data/eval with 4,
-    each with annotations.json and three questions per clip."""
+    """Make data/train with 8 clips, data/eval with 4, each with annotations.json and three
+    questions per clip."""
     clips.write_split(root / "data", "train", 8, SEED)
     clips.write_split(root / "data", "eval", 4, SEED)
 
 
 def broken_dataset(root: Path) -> None:
-    """The dataset with a cut clip, a missing clip,
-    and an evaluation clip that is a training clip too."""
+    """Make the dataset with a cut clip, a missing clip, and an evaluation clip that is a training
+    clip too."""
     dataset(root)
     videos = root / "data" / "train" / "videos"
     cut = videos / "train-0001.mp4"
@@ -36,7 +36,7 @@ def broken_dataset(root: Path) -> None:
 
 
 def labelled_clips(root: Path) -> None:
-    """clips/ with 8 videos and labels.csv: file name, and whether a light comes on."""
+    """Make clips/ with 8 videos and labels.csv: file name, and whether a light comes on."""
     clips.write_split(root, "clips", 8, SEED)
     records = files.read_json(root / "clips" / "annotations.json")
     (root / "clips" / "annotations.json").unlink()
@@ -52,13 +52,13 @@ def labelled_clips(root: Path) -> None:
 
 
 def clips_without_one(root: Path) -> None:
-    """The same, one of whose clips is gone."""
+    """Make the same, one of whose clips is gone."""
     labelled_clips(root)
     (root / "clips" / "videos" / "clips-0003.mp4").unlink()
 
 
 def clips_with_metas(root: Path) -> None:
-    """recordings/videos/<id>.cam0.mp4 and recordings/metas/<id>.label.json."""
+    """Make recordings/videos/<id>.cam0.mp4 and recordings/metas/<id>.label.json."""
     labelled_clips(root)
     for folder in ("videos", "metas"):
         (root / "recordings" / folder).mkdir(parents=True)
@@ -74,7 +74,8 @@ def clips_with_metas(root: Path) -> None:
 
 
 def omni_checkpoint(root: Path) -> None:
-    """checkpoints/Cosmos3-Nano in the published Omni layout, with a million random parameters."""
+    """Make checkpoints/Cosmos3-Nano in the published Omni layout, with a million random
+    parameters."""
     rng = random.Random(SEED)
     asked = clips.questions(clips.Scene.draw(rng))
     tiny_omni.build(
@@ -85,7 +86,7 @@ def omni_checkpoint(root: Path) -> None:
 
 
 def model(root: Path) -> None:
-    """models/cosmos3-nano: the same checkpoint, converted."""
+    """Make models/cosmos3-nano: the same checkpoint, converted."""
     omni_checkpoint(root)
     source = omni.open_source(root / "checkpoints" / "Cosmos3-Nano")
     conversion.convert(source, root / "models" / "cosmos3-nano", 10**9, force=False, jobs=1)
@@ -93,9 +94,9 @@ def model(root: Path) -> None:
 
 
 def train_output(root: Path) -> None:
-    """results/train as a run leaves it: steps 2, 4 and 6, the last one cut off, a best link from
-    inside a container, validation losses, and the accuracies of two evaluations. By loss step 4 is
-    the best, by accuracy step 2."""
+    """Make results/train as a run leaves it: steps 2, 4 and 6, the last one cut off, a best link
+    from inside a container, validation losses, and the accuracies of two evaluations. By loss step
+    4 is the best, by accuracy step 2."""
     model(root)
     run = root / "results" / "train" / RUN
     for step in (2, 4, 6):
@@ -118,9 +119,9 @@ def train_output(root: Path) -> None:
 
 
 def evaluations(root: Path) -> None:
-    """The dataset, and results/base and results/tuned: the tuned model answers all but
-    two questions, one of them with nothing that can be read as an answer; the base
-    model answers yes to everything."""
+    """Make the dataset, and results/base and results/tuned: the tuned model answers all but two
+    questions, one of them with nothing that can be read as an answer; the base model answers yes to
+    everything."""
     dataset(root)
     records = files.read_json(root / "data" / "eval" / "annotations.json")
     for name in ("base", "tuned"):
@@ -137,8 +138,8 @@ def evaluations(root: Path) -> None:
 
 
 def guarded_evaluations(root: Path) -> None:
-    """The same, each with twelve general questions: the base model answers all of them, the tuned
-    one with nothing but a direction."""
+    """Make the same, each with twelve general questions: the base model answers all of them, the
+    tuned one with nothing but a direction."""
     evaluations(root)
     for name, said in (("base", "A"), ("tuned", "left")):
         row = {"question": "Which?\n(A) a dog\n(B) a cat", "gt": "A", "response": said}
@@ -147,8 +148,8 @@ def guarded_evaluations(root: Path) -> None:
 
 
 def with_sites(root: Path) -> None:
-    """The dataset and the model, and two places elsewhere: sites/box.yaml (Docker, two GPUs) and
-    sites/cluster.yaml (SLURM, four GPUs of a node). /srv/work there is the workspace here."""
+    """Make the dataset and the model, and two places elsewhere: sites/box.yaml (Docker, two GPUs)
+    and sites/cluster.yaml (SLURM, four GPUs of a node). /srv/work there is the workspace here."""
     dataset(root)
     model(root)
     described = {
@@ -167,7 +168,7 @@ def with_sites(root: Path) -> None:
 
 
 def dead_runs(root: Path) -> None:
-    """runs/: the logs of three trainings that died."""
+    """Make runs/: the logs of three trainings that died."""
     logs = Path(__file__).parent / "files"
     (root / "runs").mkdir()
     for name in ("out-of-memory", "no-steps", "omni-model"):
@@ -175,8 +176,8 @@ def dead_runs(root: Path) -> None:
 
 
 def faulty_dataset(root: Path) -> None:
-    """forklifts/train and forklifts/test: a clip that was cut off, one that is gone, one that is in
-    both under another name, and an answer that nobody gave."""
+    """Make forklifts/train and forklifts/test: a clip that was cut off, one that is gone, one that
+    is in both under another name, and an answer that nobody gave."""
     for name, clips_of, seed in (("train", 10, 11), ("test", 5, 12)):
         clips.write_split(root / "forklifts", name, clips_of, seed)
     train, test = (root / "forklifts" / name for name in ("train", "test"))
@@ -190,8 +191,9 @@ def faulty_dataset(root: Path) -> None:
 
 
 def copied_run(root: Path) -> None:
-    """outputs/run7, the folder of a cosmos-rl training that was copied from another machine, with a
-    best link that ends there, and train.log of its two starts. By the log step 20 is the best."""
+    """Make outputs/run7, the folder of a cosmos-rl training that was copied from another machine,
+    with a best link that ends there, and train.log of its two starts. By the log step 20 is the
+    best."""
     model(root)
     run = root / "outputs" / "run7"
     for step in (10, 20, 30):
@@ -213,7 +215,7 @@ def copied_run(root: Path) -> None:
 
 
 def event_table(root: Path) -> None:
-    """tours/events.csv: when a white light is on in six clips of two seconds."""
+    """Make tours/events.csv: when a white light is on in six clips of two seconds."""
     clips.write_split(root, "tours", 6, SEED)
     records = files.read_json(root / "tours" / "annotations.json")
     (root / "tours" / "annotations.json").unlink()

@@ -88,7 +88,7 @@ def prepare(case: dict, workspace: Path) -> None:
 
 
 def install(workspace: Path) -> None:
-    """What `make dist` ships (no evals, no tests), where agents look for skills."""
+    """Install what `make dist` ships (no evals, no tests), where agents look for skills."""
     shipped = re.search(
         r"^SHIPPED := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M
     )[1].split()
@@ -123,7 +123,7 @@ def shell(line: str, workspace: Path) -> subprocess.CompletedProcess:
 
 
 def read(path: Path):
-    """A file as data; a folder as the names in it; anything else as text."""
+    """Return a file as data; a folder as the names in it; anything else as text."""
     if path.is_dir():
         return sorted(entry.name for entry in path.iterdir())
     if path.suffix == ".parquet":
@@ -139,7 +139,7 @@ def read(path: Path):
 
 
 def at(value, where: str | None):
-    """What stands at a dotted path; NOTHING where the path ends early."""
+    """Return what stands at a dotted path; NOTHING where the path ends early."""
     for part in (where or "").replace("[]", ".[]").split("."):
         if part == "[]":
             rest = (where or "").split("[]", 1)[1].lstrip(".")
@@ -154,7 +154,8 @@ def at(value, where: str | None):
 
 
 def holds(assertion: str, workspace: Path) -> bool:
-    """Whether an assertion is true of the workspace. A file that cannot be read makes it false."""
+    """Return whether an assertion is true of the workspace. A file that cannot be read makes it
+    false."""
     match = ASSERTION.fullmatch(assertion)
     if not match:
         raise ValueError(f"got {assertion!r}, expected FILES: [WHERE] TEST [VALUE]")
@@ -231,7 +232,7 @@ def record(case: dict, workspace: Path, args) -> Path:
 
 
 def table(results: Path = RESULTS) -> str:
-    """BENCHMARK.md: a row per task, with the skill and without it, and model."""
+    """Return BENCHMARK.md: a row per task, with the skill and without it, and model."""
     kept = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     rows = []
     for case in cases().values():

@@ -101,7 +101,8 @@ def facts() -> dict:
 
 
 def template(action: str) -> dict:
-    """The spec that the bank starts an action from: references/spec_template_<action>.yaml."""
+    """Return the spec that the bank starts an action from:
+    references/spec_template_<action>.yaml."""
     return document.template(action)
 
 
@@ -125,7 +126,8 @@ def kind(key: str) -> str:
 
 
 def command(action: str) -> str:
-    """The bank's commands name no file of ours: nothing mounts this skill into its containers."""
+    """Return the commands of the bank, which name no file of ours: nothing mounts this skill into
+    its containers."""
     info = bundle.skill_info()
     image = info["images"][info["engines"]["tao"]["default_image"]]
     entry = info["engines"]["tao"]["actions"][action]
@@ -166,8 +168,9 @@ def data_sources(action: str) -> dict:
 
 
 def automl() -> dict:
-    """What a call of the runner needs besides the spec: its own arguments, by name. Without them it
-    takes a key's legal bounds for the range to search, and searches every key that can be."""
+    """Return what a call of the runner needs besides the spec: its own arguments, by name. Without
+    them it takes a key's legal bounds for the range to search, and searches every key that can
+    be."""
     info = bundle.skill_info()
     image = info["images"][info["engines"]["tao"]["default_image"]]
     writes = {key: facts["value"] for key, facts in image["specs"]["train"]["writes"].items()}
@@ -201,8 +204,9 @@ def param_ranges(tuning: str) -> dict:
 
 
 def param_range(dimension: space.Dimension) -> dict:
-    """The runner draws between two ends as on a ruler, and powers of two without regard to what its
-    optimizer suggests: a logarithmic range and powers become options in order."""
+    """Return a range as the runner takes it. It draws between two ends as on a ruler, and powers of
+    two without regard to what its optimizer suggests: a logarithmic range and powers become options
+    in order."""
     if dimension.weights:
         return {
             "value_type": "categorical",

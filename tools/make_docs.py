@@ -48,7 +48,7 @@ def models() -> str:
 
 
 def engines() -> str:
-    """What is launched, by engine and action, and whether it has been executed."""
+    """Return what is launched, by engine and action, and whether it has been executed."""
     rows = []
     for name, facts in bundle.skill_info()["engines"].items():
         rows.append(
@@ -78,7 +78,7 @@ def rendered_like_docker() -> list[str]:
 
 
 def launched(facts: dict, action: str) -> str:
-    """The platforms that an engine's action is launched on."""
+    """Return the platforms that an engine's action is launched on."""
     if action not in facts["actions"]:
         return "no"
     groups = {"executed": [], "bare": [], "rendered": []}
@@ -113,7 +113,8 @@ def words_of(tables: Iterable[dict[str, str]]) -> set[str]:
 
 
 def run_on(platform: str) -> str:
-    """What was executed on a cluster, what with something in its place, and what never was."""
+    """Return what was executed on a cluster, what with something in its place, and what never
+    was."""
     facts = bundle.skill_info()["clusters"][platform]
     said = []
     for how, environment in (("executed", ""), ("bare", " in an environment of the nodes")):
@@ -157,7 +158,7 @@ def several_nodes(platform: str, how: str) -> list[str]:
 
 
 def listed(engines: dict[str, list[str]], several: list[str], facts: dict) -> str:
-    """ "" for nothing but what ran besides."""
+    """Return "" for nothing but what ran besides."""
     said = [f"`{name}` {', '.join(actions)}" for name, actions in engines.items()]
     said += [f"a training on several nodes with `{name}`" for name in several]
     if not said:
@@ -168,9 +169,9 @@ def listed(engines: dict[str, list[str]], several: list[str], facts: dict) -> st
 
 
 def words() -> str:
-    """What people say -> the key, once per key, for the actions that have it; without
-    the popular keys, which have a table of their own (make_templates.py), and without
-    words that end their key anyway."""
+    """Return what people say -> the key, once per key, for the actions that have it; without the
+    popular keys, which have a table of their own (make_templates.py), and without words that end
+    their key anyway."""
     said: dict[str, dict] = {}
     for action, short in bundle.skill_info()["shorthand"].items():
         for word, key in short.items():
@@ -213,7 +214,7 @@ def hosts() -> str:
 
 
 def fitting() -> str:
-    """What of each size fits where, by the memory model, of records of 4,096 tokens."""
+    """Return what of each size fits where, by the memory model, of records of 4,096 tokens."""
     gpus = {name: bundle.skill_info()["gpu_types"][name] for name in ("H100 80GB", "H200")}
     sizes: dict[gpu_memory.Geometry, list[str]] = {}
     for name in bundle.skill_info()["models"]:
@@ -238,7 +239,7 @@ def fitting() -> str:
 
 
 def least_gpus(plan: gpu_memory.Plan, gpus: dict[str, float]) -> str:
-    """The fewest GPUs of each type that hold a training that is sharded over them."""
+    """Return the fewest GPUs of each type that hold a training that is sharded over them."""
     found = []
     for gib in gpus.values():
         counts = (1, 2, 4, 8, 16, 32)
@@ -262,7 +263,7 @@ def searched() -> str:
 
 
 def flags_of(platform: str) -> str:
-    """The flags of a launch that this platform takes and not every other one does."""
+    """Return the flags of a launch that this platform takes and not every other one does."""
     taken = [name for name in options.FLAGGED if options.is_taken(name, platform)]
     own = [name for name in taken if options.FLAGGED[name]["platforms"] != options.ANYWHERE]
     named = ", ".join(f"`{options.flag_of(name)}`" for name in own)
@@ -287,8 +288,8 @@ TABLES = {
 
 
 def renewed(text: str) -> str:
-    """The page with its generated tables made anew.
-    Raises KeyError for a table that there is none of."""
+    """Return the page with its generated tables made anew. Raises KeyError for a table that there
+    is none of."""
     return BLOCK.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
 
 

@@ -32,7 +32,8 @@ KINDS = {"typed": r"^\$ |^    --", "error": r"^(error|warning): ", "fix": r"^  f
 
 
 def terminal_commands(demo: Path) -> list[str]:
-    """What the terminal picture shows: data checked, a typo caught, before and after compared."""
+    """Return what the terminal picture shows: data checked, a typo caught, before and after
+    compared."""
     jobs = sorted((demo / "jobs").glob("evaluate-*/results"))
     return [
         f"scripts/check_dataset.py {demo}/data/train --eval {demo}/data/eval "
@@ -44,8 +45,8 @@ def terminal_commands(demo: Path) -> list[str]:
 
 
 def transcript(commands: list[str]) -> list[str]:
-    """The commands and what they print,
-    as a person would see it who runs them in the folder above `demo`."""
+    """Return the commands and what they print, as a person would see it who runs them in the folder
+    above `demo`."""
     lines = []
     for command in commands:
         words = shlex.split(command)

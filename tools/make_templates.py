@@ -44,7 +44,8 @@ Generated from `scripts/cosmos_reason/jobs/error_catalog.yaml` by `make template
 
 
 def template_yaml(action: str) -> str:
-    """What NVIDIA's bank starts from, as YAML, each key with its description as a comment."""
+    """Return what NVIDIA's bank starts from, as YAML, each key with its description as a
+    comment."""
     head = (
         f"# Starting spec for `{action}`: generated from schemas/{action}.schema.json "
         "by `make templates`.\n"
