@@ -13,6 +13,7 @@ import re
 import socket
 import subprocess
 import time
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlparse
 
 GIB = 2**30
@@ -95,9 +96,11 @@ def network():
         return {}
     address = urlparse(os.environ.get("HF_ENDPOINT") or HUB)
     try:
-        port = address.port or (80 if address.scheme == "http" else 443)
-        socket.create_connection((address.hostname or "", port), timeout=5).close()
-    except (OSError, ValueError):
+        kind = HTTPConnection if address.scheme == "http" else HTTPSConnection
+        hub = kind(address.hostname or "", address.port, timeout=5)
+        hub.connect()
+        hub.close()
+    except (OSError, ValueError, HTTPException):
         return {"hub": False}
     return {"hub": True}
 

@@ -11,6 +11,7 @@ launch_job; never run on a real cluster.
 
 import binascii
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -74,10 +75,9 @@ def run(words, log):
 
 def note(folder, name, text):
     """Write a note of the run, whole or not at all."""
-    path = os.path.join(folder, name)
-    with open(path + ".part", "w") as handle:
-        handle.write(text + "\n")
-    os.replace(path + ".part", path)
+    part = pathlib.Path(folder, f"{name}.part")
+    part.write_text(f"{text}\n")
+    part.replace(part.with_name(name))
 
 
 def begin(folder, action, index):

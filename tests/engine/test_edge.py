@@ -68,13 +68,13 @@ def test_the_engine_and_the_class_see_the_same(tiny_edge_model, encoder, samples
     mine = encoder.encode_prompt([Turn("user", "Which way?")], samples[0].media)
     official = Cosmos3EdgeForConditionalGeneration.from_pretrained(
         tiny_edge_model, dtype=torch.float32
-    ).eval()
+    ).train(False)
     batch = collate([mine], 0, "left")
     positions, _ = official.model.get_rope_index(
         batch["input_ids"], batch["mm_token_type_ids"], video_grid_thw=batch["video_grid_thw"]
     )
     assert torch.equal(positions, batch["position_ids"])
-    network = models.load_model(tiny_edge_model, torch.float32, CPU).eval()
+    network = models.load_model(tiny_edge_model, torch.float32, CPU).train(False)
     batch_of_theirs = {k: v for k, v in batch.items() if k != "position_ids"}
     with torch.no_grad():
         assert torch.equal(network(**batch).logits, official(**batch_of_theirs).logits)
@@ -115,7 +115,7 @@ def test_kept_features_are_those_of_the_tower(tiny_edge_model, dataset, samples)
     tokenizer = models.load_tokenizer(tiny_edge_model)
     where = str(dataset / "train")
     telling = Encoder(tokenizer, tiny_edge_model, where, SIX, 4096, tells_content=True)
-    network = models.load_model(tiny_edge_model, torch.float32, CPU).eval()
+    network = models.load_model(tiny_edge_model, torch.float32, CPU).train(False)
     network.requires_grad_(False)
     encoded = telling.encode_training(samples[0], "")
     plain = {name: encoded[name] for name in ("input_ids", "position_ids")}

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -41,7 +40,8 @@ def started(world, *words, **more):
     (environment / "bin").mkdir(parents=True)
     (environment / "bin" / "python3").write_text(PYTHON)
     (environment / "bin" / "python3").chmod(0o755)
-    subprocess.run(["chown", "-R", f"{OTHER}:{OTHER}", str(world.there)], check=True)
+    for path in (world.there, *world.there.rglob("*")):
+        os.chown(path, OTHER, OTHER, follow_symlinks=False)
     world.here.chmod(0o700)  # what that user may not see
     user = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups"]
     variables = ["env", "-i", "PATH=/usr/bin:/bin", f"HOME={world.there}", "OMP_NUM_THREADS=1"]
