@@ -1,9 +1,14 @@
 """What a process of cosmos-rl does when it fails, in place of whose package stands nothing."""
 
+import contextlib
+import sys
+from types import ModuleType, SimpleNamespace
+
 import pytest
 
 from cosmos_reason.base.findings import bad_input, outside
 from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
+from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 
 
 @pytest.mark.parametrize("role", ["Policy", "Rollout"])
@@ -39,3 +44,31 @@ def test_a_process_that_does_not_fail_ends_as_it_likes(monkeypatch):
     with pytest.raises(SystemExit) as ended, cosmos_rl_entry.ending_all():
         raise SystemExit(0)
     assert ended.value.code == 0
+
+
+@pytest.mark.parametrize(
+    "grown, freed, counted, free",
+    # GiB that the GPU took beside torch in the meantime, of which 7.8 were the policy's (measured).
+    [(8.4, 0.0, 1.0, 80.0), (0.4, 0.0, 0.4, 80.0), (0.4, 9.0, 0.4, 100.0)],
+)
+def test_vllm_beside_a_policy_counts_its_own_memory(monkeypatch, grown, freed, counted, free):
+    @contextlib.contextmanager
+    def memory_profiling(baseline, weights_memory=0):
+        found = SimpleNamespace(non_torch_increase=None, after_profile=SimpleNamespace())
+        yield found
+        found.non_torch_increase = grown * 2**30
+        found.after_profile.free_memory = (100 + freed if freed else 80) * 2**30
+        found.weights = weights_memory
+
+    worker = ModuleType("vllm.v1.worker.gpu_worker")
+    worker.memory_profiling = memory_profiling
+    for name in ("vllm", "vllm.v1", "vllm.v1.worker"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["vllm.v1.worker"].gpu_worker = worker
+    monkeypatch.setitem(sys.modules, "vllm.v1.worker.gpu_worker", worker)
+    assert "not the policy's" in cosmos_rl_patches.share_gpu()
+    before = SimpleNamespace(free_memory=100 * 2**30)
+    with worker.memory_profiling(before, weights_memory=7) as found:
+        assert found.non_torch_increase is None
+    assert found.non_torch_increase == counted * 2**30 and found.weights == 7
+    assert found.after_profile.free_memory == free * 2**30

@@ -73,3 +73,21 @@ def test_a_number_is_written_as_tensorboard_reads_it(tmp_path):
         written = data[second.begin : second.end]
     assert written.startswith(b"\x09" + struct.pack("<d", 6.5) + b"\x10\xac\x02")
     assert written.endswith(b"\x0a\x0atrain/loss\x15" + struct.pack("<f", 0.5))
+
+
+def test_a_reinforcement_learning_is_drawn_by_its_rewards(folder, tmp_path):
+    told = {"total_steps": 40, "train/loss": 0.01, "train/completion_length": 31.0}
+    lines = [
+        told | {"step": n, "train/reward_mean": n / 20, "train/kl": n / 100} for n in range(1, 11)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page.write(record(folder, action="grpo"), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    titles = re.findall("<h3>(.*?)</h3>", text)
+    assert titles == [
+        "Loss",
+        "Mean reward",
+        "Divergence from the start (KL), in nats a token",
+        "Tokens of a completion",
+    ]
+    assert "0.500" in text and "0.100" in text

@@ -19,6 +19,10 @@ LOG_LINES = 40
 # Charts: title, and the numbers of metrics.jsonl that are its lines.
 CHARTS = (
     ("Loss", loss_chart.LOSSES),
+    ("Mean reward", ("train/reward_mean",)),
+    ("Divergence from the start (KL), in nats a token", ("train/kl",)),
+    ("Share of groups that teach", ("train/groups_teaching",)),
+    ("Tokens of a completion", ("train/completion_length",)),
     ("Held-out questions answered right", loss_chart.ACCURACIES),
     ("Tokens a second", ("train/tokens_per_second",)),
     ("GPU memory in GiB", ("gpu/memory_gib",)),
@@ -28,6 +32,8 @@ FIGURES = {
     "train/loss": ("loss", "{:.4f}"),
     "val/avg_loss": ("validation loss", "{:.4f}"),
     "val/accuracy": ("validation accuracy", "{:.1%}"),
+    "train/reward_mean": ("mean reward", "{:.3f}"),
+    "train/kl": ("KL", "{:.3f}"),
     "train/tokens_per_second": ("tokens/s", "{:,.0f}"),
     "gpu/memory_gib": ("GiB on the GPU", "{:.1f}"),
 }

@@ -22,14 +22,9 @@ from cosmos_reason.rules.case import COSMOS
 from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft, absolute, brief, located
 from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
 from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, WARMUP, WARMUP_EPOCHS
-from cosmos_reason.rules.layout import (
-    SHARED,
-    SHARED_MEMORY,
-    needs_all_gpus,
-    standard_layout,
-)
+from cosmos_reason.rules.layout import SHARED_MEMORY, needs_all_gpus, standard_layout
 from cosmos_reason.spec import actions, document, legal, names, own_paths, values
-from cosmos_reason.spec.keys import BATCH, RATE
+from cosmos_reason.spec.keys import BATCH, RATE, SHARED
 
 # ---- recipes, tuning, GPUs -----------------------------------------------------------------------
 

@@ -18,11 +18,10 @@ from cosmos_reason.rules.keys import (
     SHARD,
 )
 from cosmos_reason.rules.rule import TRAINING, Rule
-from cosmos_reason.spec.keys import BATCH
+from cosmos_reason.spec.keys import BATCH, SHARED
 
 PRODUCT = " x ".join(POLICY_SIZES)
 LARGE = 20e9  # parameters of a model whose states no node of 8 GPUs holds well
-SHARED = "colocated_separated"  # policy and rollouts in processes of their own on the same GPUs
 # Of the GPU's memory, for rollouts beside a policy; on GPUs of their own the template's 0.7.
 SHARED_MEMORY = 0.3
 
@@ -174,8 +173,9 @@ RULES = (
     ),
     Rule(
         "SPEC-GPUS-FEW-GRPO", WARNING, "grpo", SHARD,
-        "disaggregated needs at least 4 GPUs, 2 for the policy and 2 for rollout; "
-        "colocated_separated shares them and needs one",
+        "published runs of disaggregated have at least 4 GPUs, 2 for the policy and 2 for the "
+        "rollouts; with one each only a miniature was seen to run; colocated_separated shares "
+        "one GPU",
         lambda case: case("mode") == "disaggregated" and case.gpus and case.gpus < 4,
         reads=("mode",),
     ),

@@ -16,6 +16,7 @@ from cosmos_reason.data import conversations
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 from cosmos_reason.engine.cosmos_rl import watching
 from cosmos_reason.evaluation import rewards
+from cosmos_reason.spec.keys import SHARED
 
 CONTROLLER, ROLLOUT = "Controller", "Rollout"
 # Of a replica: its launcher then ends the other processes too (0.4.7 means broken transport by it).
@@ -43,14 +44,18 @@ def run() -> None:
 
         paid, rollouts, steps = Paid(), watching.Rollouts(), watching.Steps()
 
+        is_rollout = os.environ.get("COSMOS_ROLE") == ROLLOUT
+
         def watched(config) -> Records | Prompts:
             found = training(config)
             if isinstance(found, Prompts):
                 rollouts.begin(found, config.train.output_dir)
                 steps.begin(config.model_dump())
+            if is_rollout and config.mode == SHARED:
+                say(f"patch: {cosmos_rl_patches.share_gpu()}")
             return found
 
-        if os.environ.get("COSMOS_ROLE") == ROLLOUT:
+        if is_rollout:
             say(f"patch: {cosmos_rl_patches.tell_groups(rollouts)}")
         pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
         main(dataset=watched, val_dataset=validation, custom_logger_fns=[steps.note], **pays)
