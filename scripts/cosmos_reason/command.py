@@ -82,9 +82,9 @@ def usage(known: dict[str, Path]) -> str:
 
 
 def purpose(path: Path) -> str:
-    """Return the first line of a script's docstring."""
-    text = path.read_text(encoding="utf-8")
-    return text.partition('"""')[2].partition('"""')[0].strip().partition("\n")[0]
+    """Return what a script's docstring says first, up to a colon."""
+    text = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
+    return " ".join(text.partition("\n\n")[0].partition(":")[0].split()).rstrip(".")
 
 
 def completions(words: list[str]) -> list[str]:
