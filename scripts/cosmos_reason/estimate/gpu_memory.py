@@ -44,9 +44,8 @@ TIGHT_ABOVE = 0.9  # part of a GPU beyond which fragmentation may end the run
 # precision, the policy holds a bfloat16 copy of all weights, and so much more, while they go to
 # vllm.
 TRANSFER_GIB = 1.5
-# vllm keeps so much of its share besides weights and cache, takes so much beyond its share, and
-# that once more when weights have come.
-ENGINE_KEEPS_GIB, BESIDE_SHARE_GIB, AFTER_TRANSFER_GIB = 3.1, 2.5, 2.5
+# vllm keeps so much of its share besides weights and cache, and takes so much beyond its share.
+ENGINE_KEEPS_GIB, BESIDE_SHARE_GIB = 3.1, 2.5
 SHARE = "rollout.gpu_memory_utilization"
 COMPLETED = ("tokens", "loss_tokens", "new_tokens")  # that a completion is part of
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
@@ -326,10 +325,14 @@ def _rollout(plan: Plan, gpu: float) -> dict[str, float]:
         return {}
     weights = plan.geometry.parameters * ACTIVATION / plan.shards
     held = plan.rollout_share * gpu if gpu else least_of_engine(plan)
+    # Weights come in the master precision, and vllm turns what is not bfloat16 into it: it was seen
+    # to hold the largest weight twice.
+    largest = plan.geometry.vocabulary * plan.geometry.hidden * plan.master
+    arriving = 2 * largest if plan.master > ACTIVATION else 0
     return {
         "weights on their way to vllm": weights + TRANSFER_GIB * GIB,
         "vllm's share": held * GIB,
-        "vllm beside it": (BESIDE_SHARE_GIB + AFTER_TRANSFER_GIB) * GIB,
+        "vllm beside it": BESIDE_SHARE_GIB * GIB + arriving,
     }
 
 

@@ -65,6 +65,34 @@ with open(output, "w") as file:
     json.dump(rows, file)
 """
 
+# What a rollout asks vllm, and what a policy is given for an answer to it.
+ASKED = """
+import json
+from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
+cosmos_rl_patches.apply(print)
+import toml
+from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
+from cosmos_rl.policy.config import Config
+from cosmos_reason.engine.cosmos_rl import entry
+
+path, output = sys.argv[1:]
+config = Config.from_dict(toml.load(path))
+packer = HFVLMDataPacker()
+packer.setup(config)
+data = entry.training(config)
+rows = []
+for index in range(len(data)):
+    asked = packer.get_rollout_input(data[index])
+    given = packer.get_policy_input(data[index], "A")
+    batch = packer.policy_collate_fn([given], len(given["input_ids"]))
+    rows.append({
+        "prompt": asked["prompt"], "clips": list(asked.get("multi_modal_data", {})),
+        "ids": given["input_ids"], "given": sorted(key for key in batch if "pixel" in key),
+    })
+with open(output, "w") as file:
+    json.dump(rows, file)
+"""
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
@@ -196,3 +224,39 @@ def test_reasoning_is_trained_as_response_mode_says(tiny_model, root, tmp_path, 
     assert [row["labels"] for row in rows] == [one["labels"].tolist() for one in ours]
     if mode != "hybrid":
         assert [len(row["ids"]) for row in rows] == predicted(spec, root, "daft.json")
+
+
+def test_a_prompt_of_reinforcement_learning_may_hold_text_alone(tiny_model, root, tmp_path):
+    asked = {"from": "human", "value": "Which is it?\n(A) one\n(B) two"}
+    told = {"from": "gpt", "value": "A"}
+    records = [{"id": "text", "conversations": [asked, told]}]
+    records += [{"id": "clip", "video": "0.mp4", "conversations": [asked, told]}]
+    records += [{"id": "image", "image": "0.png", "conversations": [asked, told]}]
+    (tmp_path / "rl.json").write_text(json.dumps(records))
+    spec = document.template("grpo")
+    changes = {
+        "policy.model_name_or_path": str(tiny_model),
+        "policy.model_max_length": 4096,
+        "train.output_dir": "out",
+        "custom.vision": {"nframes": 4},
+        "custom.train_dataset": {
+            "annotation_path": str(tmp_path / "rl.json"),
+            "media_path": str(root),
+        },
+    }
+    for key, value in changes.items():
+        document.set_value(spec, key, value)
+    (tmp_path / "spec.toml").write_text(tomli_w.dumps(spec))
+    command = cosmos_rl_packages.command(ASKED, tmp_path / "spec.toml", tmp_path / "rows.json")
+    done = subprocess.run(
+        command,
+        env=cosmos_rl_packages.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    text, clip, image = json.loads((tmp_path / "rows.json").read_text())
+    assert (text["clips"], clip["clips"], image["clips"]) == ([], ["video"], ["image"])
+    assert text["given"] == [] and clip["given"] and image["given"]
+    assert "Which is it?" in text["prompt"] and len(text["ids"]) < len(clip["ids"])

@@ -57,6 +57,7 @@ def apply(say: Callable[[str], None]) -> None:
         name_parts,
         mark_clips_once,
         process_prompts_once,
+        ask_without_pictures,
         keep_redis_here,
     ):
         done = patch()
@@ -177,6 +178,24 @@ def process_prompts_once() -> str:
 
     HFVLMDataPacker._process_single_sample = process
     return "a prompt is processed once for all of its completions"
+
+
+def ask_without_pictures() -> str:
+    """Let a prompt of reinforcement learning hold text alone: the package asks how many clips there
+    are, of which qwen-vl-utils then returns None."""
+    from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
+
+    official = HFVLMDataPacker.get_rollout_input
+
+    def get_rollout_input(self, sample):
+        turns = [turn["content"] for turn in sample if isinstance(turn["content"], list)]
+        if any(part["type"] != "text" for parts in turns for part in parts):
+            return official(self, sample)
+        template = self.hf_processor.apply_chat_template
+        return {"prompt": template(sample, tokenize=False, add_generation_prompt=True)}
+
+    HFVLMDataPacker.get_rollout_input = get_rollout_input
+    return "a prompt may hold text alone"
 
 
 def tell_groups(rollouts: Rollouts) -> str:
