@@ -68,7 +68,9 @@ def test_the_keys_of_a_ground_truth_say_what_it_is(gt, question, kind):
     [
         ("Rate its physical plausibility on a scale from 1 to 5.", "4", "ordinal"),
         ("Give a score (1-5) for how well it follows physics.", "4", "ordinal"),
+        ("Answer by this template:\n[Score between 1 and 5.]\nDoes it look real?", "4", "ordinal"),
         ("How many cars are there?", "4", "number"),
+        ("The score lies between 2 and the board's 5: how many cars?", "4", "number"),
         ("What is the score on the board?", "4", "number"),
     ],
 )

@@ -53,7 +53,8 @@ _ASKS_AMOUNT = re.compile(
 _CUT_OFF = re.compile(r"\s*(?:```\w*\s*)?\{[^}]*\Z")  # an object that never ends
 # A question that names its scale asks for a grade.
 _GRADED = re.compile(
-    r"\b(?:scale|rat(?:e|ing)|scores?|grade)\b.{0,80}?\b\d\s*(?:to|-|–|through)\s*\d+\b",
+    r"\b(?:scale|rat(?:e|ing)|scores?|grade)\b.{0,80}?"
+    r"\b(?:\d\s*(?:to|-|–|through)|between \d and)\s*\d+\b",
     re.I | re.S,
 )
 RATED = "Score: "

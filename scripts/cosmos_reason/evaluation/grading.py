@@ -36,6 +36,7 @@ MIN_ROWS_PER_QUESTION = 10
 JOB_FILE = "job.json"
 MOST_ABOVE = 4  # JOB/results/CHECKPOINT/guard/results.json
 CUT_SHOWN = 60  # characters
+MAX_TOKENS = "generation.max_tokens"
 FEWEST_SIGNS, FEWEST_ALIKE = 3, 3  # of a response, of the rows, to call them garbage
 # Form -> how a prompt asks for it; the first one that is asked for counts.
 FORMS = {
@@ -113,8 +114,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
     cut = evaluation_record.cut_answers(graded, record)
     if cut:
         cut += f"; {_cut_end(graded)}"
-        larger = max(4 * (evaluation_record.max_tokens(record) or 0), 1024)
-        fix = Fix(changes={"generation.max_tokens": larger}, command=_rebuild_command(path))
+        fix = _longer(path, record)
         found.append(findings.warning("EVAL-CUT-SHORT", path, cut, fix))
     if not rows.has_answers(graded):
         message = (
@@ -149,18 +149,25 @@ def _cut_end(graded: list[Row]) -> str:
     return f"row {row.id} ends with {(row.response or '')[-CUT_SHOWN:]!r}"
 
 
-def _rebuild_command(path: Path) -> str:
-    """Return the command that makes a spec like that of the results, by the job that they lie in;
-    empty without one."""
+def _longer(path: Path, record: dict) -> Fix:
+    """Return the command that makes a spec like that of the results, but for longer answers: from
+    the spec of the job that they lie in, or from their record. Nothing without either."""
+    longer = {MAX_TOKENS: max(4 * (evaluation_record.max_tokens(record) or 0), 1024)}
     job = _job_of(path)
-    record = model_names.read_table(job / JOB_FILE) if job else {}
-    written = document.get(record, "spec.source")
-    if not isinstance(written, str) or not Path(written).name:
-        return ""
-    source = Path(written)
-    longer = source.with_name(f"{source.stem}-longer.toml")
-    words = ["scripts/build_spec.py", str(record.get("action", "evaluate"))]
-    return shlex.join([*words, "--spec", files.from_here(source), "-o", files.from_here(longer)])
+    job_record = model_names.read_table(job / JOB_FILE) if job else {}
+    written = document.get(job_record, "spec.source")
+    words = ["scripts/build_spec.py"]
+    if isinstance(written, str) and Path(written).name:
+        source = Path(written)
+        target = source.with_name(f"{source.stem}-longer.toml")
+        words += [str(job_record.get("action", "evaluate")), "--spec", files.from_here(source)]
+        words += ["-o", files.from_here(target)]
+        return Fix(changes=longer, command=shlex.join(words))
+    changes = evaluation_record.changes(record)
+    if not changes:
+        return Fix()
+    words += ["evaluate", "--engine", "transformers", "-o", "longer.toml"]
+    return Fix(changes=changes | longer, command=shlex.join(words))
 
 
 def _job_of(path: Path) -> Path | None:

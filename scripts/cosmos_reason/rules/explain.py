@@ -147,6 +147,9 @@ def _list_of_profiles(profiles: dict[str, dict]) -> str:
 
 def _profile(name: str, profile: dict) -> str:
     lines = [f"--profile {name} ({profile['action']}): {profile['source']}"]
+    for told in ("address", "asks", "metric", "open"):  # of published evaluations
+        if told in profile:
+            lines.append(f"  {told}: {profile[told]}")
     lines += [f"  {key} = {value_text(value)}" for key, value in profile["set"].items()]
     return "\n".join(lines)
 
