@@ -45,11 +45,12 @@ from cosmos_reason.evaluation import (
 )
 from cosmos_reason.remote import s3
 
-TAGS_SHOWN = 20
+PARTS = ("tag", "group")  # of rows, beside their types
+PARTS_SHOWN = 20
 IDS_COMPARED = 100_000  # to propose one for --explain
 COLUMNS = "{:>8} {:>9} {:>15} {:>10} {:>8} {:>15} {:>7}"
 TITLES = ("rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")
-LARGE_TABLES = ("per_class", "per_tag", "confusion_matrix", "fixed_ids", "broken_ids")
+LARGE_TABLES = ("per_class", "per_tag", "per_group", "confusion_matrix", "fixed_ids", "broken_ids")
 
 
 def parser() -> cli.Parser:
@@ -443,11 +444,14 @@ def brief(run: dict) -> dict:
 def as_text(run: dict) -> list[str]:
     """Return one run, for people: a line per type and tag, and what else was measured."""
     named = [*run["per_type"].items(), ("all", run)]
-    for tag, summary in list(run["per_tag"].items())[:TAGS_SHOWN]:
-        named.append((f"tag {tag}", summary))
+    for kind in PARTS:
+        for name, summary in list(run[f"per_{kind}"].items())[:PARTS_SHOWN]:
+            named.append((f"{kind} {name}", summary))
     lines = [f"{run['results']}: {len(run['per_type'])} question type(s)", *table(named)]
-    if len(run["per_tag"]) > TAGS_SHOWN:
-        lines.append(f"... and {len(run['per_tag']) - TAGS_SHOWN} more tags in metrics.json")
+    for kind in PARTS:
+        more = len(run[f"per_{kind}"]) - PARTS_SHOWN
+        if more > 0:
+            lines.append(f"... and {more} more {kind}s in metrics.json")
     if run["unread_rate"]:
         parts = [
             f"{form} {part['unread']} of {part['rows']}" for form, part in run["per_form"].items()
@@ -565,10 +569,11 @@ def comparison_line(run: dict) -> str:
     if len(pair["per_type"]) > 1:
         for name, part in pair["per_type"].items():
             line += f"\n{change(name, part)}"
-    # A tag is told only where its own change is more than chance among all tags.
-    for name, part in pair["per_tag"].items():
-        if part["p_adjusted"] < comparison.CHANCE:
-            line += f"\n{change(f'tag {name}', part)}"
+    # A tag or group is told only where its own change is more than chance among all of them.
+    for kind in PARTS:
+        for name, part in pair[f"per_{kind}"].items():
+            if part["p_adjusted"] < comparison.CHANCE:
+                line += f"\n{change(f'{kind} {name}', part)}"
     return line
 
 

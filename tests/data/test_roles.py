@@ -148,6 +148,8 @@ def test_what_is_declared_to_belong_together_stays_on_one_side(source):
     _, splits = build(source, lines, *flags)
     sides = [{int(sample.id) // 3 for sample in samples} for samples in splits.values()]
     assert sorted(map(len, sides)) == [1, 1] and sides[0] != sides[1]
+    for samples in splits.values():
+        assert {sample.groups for sample in samples} == {(f"cam={int(samples[0].id) // 3}",)}
 
 
 def test_a_column_of_questions_is_named_and_not_taken(source):

@@ -251,18 +251,21 @@ def test_a_run_below_always_the_commonest_answer_is_told():
     assert pair["verdict"].endswith("below always answering 'A'")
 
 
-def test_types_and_tags_are_compared_each_and_rows_are_named(tmp_path):
+def test_types_tags_and_groups_are_compared_each_and_rows_are_named(tmp_path):
     gts = ["A", "A", "yes", "no"] * 5
     runs = {"before": [], "after": []}
     for number, gt in enumerate(gts):
         wrong = "B" if gt == "A" else "maybe"
         tags = {"tags": ["night"]} if number % 2 else {}
+        tags["groups"] = [f"camera={number // 10}"]
         runs["before"].append(row(f"q{number}", gt, wrong) | tags)
         runs["after"].append(row(f"q{number}", gt, wrong if number == 1 else gt) | tags)
     runs["before"][0]["response"] = "A"
     runs["after"][0]["response"] = "B"
     before, after = (write(tmp_path / name / "results.json", runs[name]) for name in runs)
     _, document = score(after, "--compare", before, "--write")
+    told = run_script("score_predictions.py", after, "--compare", before).stdout
+    assert "\ngroup camera=1 " in told and "  group camera=1: 0.0%" in told
     shown = document["result"]["runs"][0]["comparison"]
     whole = json.loads((tmp_path / "after/metrics.json").read_text())
     jsonschema.validate(whole, bundle.schema("metrics"))
@@ -275,6 +278,13 @@ def test_types_and_tags_are_compared_each_and_rows_are_named(tmp_path):
     }
     assert pair["per_type"]["yes_no"]["p_adjusted"] == 2 * comparison.mcnemar(10, 0)
     assert pair["per_tag"]["night"]["fixed"] == 9
+    fixed = {name: part["fixed"] for name, part in pair["per_group"].items()}
+    assert fixed == {"camera=0": 8, "camera=1": 10}
+    assert {name: part["rows"] for name, part in whole["per_group"].items()} == {
+        "camera=0": 10,
+        "camera=1": 10,
+    }
+    assert pair["per_group"]["camera=1"]["p_adjusted"] == 2 * comparison.mcnemar(10, 0)
 
 
 # -- which of several is best -------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Gap analysis: which rows are gaps and why, and the table for a collection round."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -61,6 +62,30 @@ def test_every_wrong_row_is_a_gap_of_the_right_kind(evaluation):
     assert sum(result["error_types"].values()) == 8
     (left,) = [line for line in result["next_data"] if line["type"] == "direction"]
     assert (left["class"], left["rows"], left["gaps"], left["collect"]) == ("left", 1, 1, 10)
+
+
+def test_tags_and_groups_stand_in_the_table_and_on_the_page(evaluation):
+    file = evaluation / "results/results.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))
+    for number, row in enumerate(rows):
+        row |= {"groups": [f"camera={number % 2}"], "tags": ["night"]}
+    earlier = [row | {"response": row["gt"], "error": None} for row in rows]
+    (evaluation / "base").mkdir()
+    (evaluation / "base/results.json").write_text(json.dumps(earlier), encoding="utf-8")
+    file.write_text(json.dumps(rows), encoding="utf-8")
+    flags = ("--html", evaluation / "report.html", "--baseline", evaluation / "base")
+    code, _ = analyze(evaluation, *flags)
+    assert code == 0
+    (line,) = [
+        line
+        for line in parquet.read_table(evaluation / "gaps.parquet").to_pylist()
+        if line["annotation_id"] == "turn"
+    ]
+    assert (line["before"], line["tags"], line["groups"]) == ("right", ["night"], ["camera=0"])
+    page = (evaluation / "report.html").read_text(encoding="utf-8")
+    assert "By group" in page and "camera=1" in page and "By tag" in page
+    (shown,) = re.findall(r"<th scope=.row.>camera=0</th>.*?</tr>", page, re.S)
+    assert "100.0%" in shown and "20.0%" in shown and "not shown to be better" in shown
 
 
 def test_no_gaps_is_an_empty_table_and_a_page(evaluation):

@@ -229,12 +229,14 @@ def test_a_shard_without_a_question_of_its_own_left_is_not_the_whole(evaluate_sp
 def test_limit_takes_the_first_questions_and_tags_come_along(evaluate_spec, tmp_path):
     path = tmp_path / "eval" / "annotations.json"
     records = files.read_json(path)
-    files.write_json(path, [record | {"tags": ["night", 3]} for record in records])
+    more = {"tags": ["night", 3], "groups": ["camera=3"]}
+    files.write_json(path, [record | more for record in records])
     evaluate_spec["evaluation"]["limit"] = 2
     run(evaluate_spec, None, Responder(evaluate_spec))
     rows = rows_of(tmp_path / "results")
     assert [row["id"] for row in rows] == [record["id"] for record in records[:2]]
     assert [row["tags"] for row in rows] == [["night"], ["night"]]
+    assert [row["groups"] for row in rows] == [["camera=3"], ["camera=3"]]
 
 
 def test_the_directionality_task_reads_every_answer_as_a_direction(evaluate_spec, tmp_path):

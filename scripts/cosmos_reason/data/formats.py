@@ -37,7 +37,7 @@ MEDIA = {"video", "videos", "image", "images", "video_id", "image_id"}
 # `raw_fps` beside `sample_fps` is the rate of the clip that the pictures were taken from.
 RATES = ("sample_fps", "extracted_fps", "raw_fps", "fps", "video_fps")
 # What a record may hold beside its answers.
-BESIDE = {"id", "video", "videos", "image", "images", "tags", "metadata", *RATES}
+BESIDE = {"id", "video", "videos", "image", "images", "tags", "groups", "metadata", *RATES}
 
 
 def form(record: dict) -> str:
@@ -211,7 +211,7 @@ def _qa_records(record: dict) -> list[dict]:
     if not isinstance(pairs, list):
         pairs = [pairs]
     stem = _stem(record)
-    kept = ("video", "videos", "image", "images", "tags")
+    kept = ("video", "videos", "image", "images", "tags", "groups")
     media = rates(record) | {key: record[key] for key in kept if key in record}
     records = []
     for number, pair in enumerate(pairs, 1):
@@ -263,7 +263,7 @@ def _daft_record(record: dict) -> dict:
         is_number = isinstance(named, int) and not isinstance(named, bool)
         if named or is_number:
             media[kind] = str(named) if is_number else named
-    names = ("id", "video", "videos", "image", "images", "reasoning", "tags")
+    names = ("id", "video", "videos", "image", "images", "reasoning", "tags", "groups")
     kept = {key: record[key] for key in names if key in record}
     identity = {} if record.get("item_index") is None else {"id": record["item_index"]}
     return {

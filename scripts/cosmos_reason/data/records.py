@@ -42,15 +42,15 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     """Return one LLaVA record as a Sample; None when it has no usable turns."""
     found: list[tuple[str, str]] = []
     name = _id(record, found) or f"record-{index}"
-    turns, tags = _turns(record, found)
+    turns, marks = _turns(record, found)
     media = _media(record, found)
     if turns:
         _check_order(turns, found)
-        _check_tags(tags, media, found)
-    stated = record.get("tags")
-    groups = ()
-    if isinstance(stated, list):
-        groups = tuple(tag for tag in stated if isinstance(tag, str))
+        _check_tags(marks, media, found)
+    tags, groups = (
+        tuple(one for one in stated if isinstance(one, str)) if isinstance(stated, list) else ()
+        for stated in (record.get("tags"), record.get("groups"))
+    )
     reasoning = record.get("reasoning")
     if isinstance(reasoning, str):
         reasoning = bare_thought(LONE_SURROGATE.sub("�", reasoning))
@@ -62,7 +62,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
         message = f"got {' and '.join(times)} of a clip, all of which is shown to a model"
         found.append(("DATA-TIMES-UNUSED", message))
     fps = next((medium.fps for medium in media if medium.fps), None) or _video_fps(record, found)
-    sample = Sample(index, name, turns, media, fps, groups, reasoning)
+    sample = Sample(index, name, turns, media, fps, tags, reasoning, groups)
     for check, message in found:
         tally.add(check, index, name, message)
     return sample if turns else None

@@ -54,8 +54,8 @@ class Media(NamedTuple):
 
 class Sample(NamedTuple):
     """One record. `id` is the annotation's, or `record-<index>`; media stand before the first user
-    turn's text; `tags` are groups that metrics are reported for; `reasoning` is what a format keeps
-    beside its last answer."""
+    turn's text; metrics are reported for `tags` and for `groups` (camera=3), which a build keeps on
+    one side of a split; `reasoning` is what a format keeps beside its last answer."""
 
     index: int
     id: str
@@ -64,6 +64,7 @@ class Sample(NamedTuple):
     video_fps: float | None
     tags: tuple[str, ...] = ()
     reasoning: str = ""
+    groups: tuple[str, ...] = ()
 
     def questions(self) -> list[Question]:
         """Return one question per assistant turn; its id is the sample's, `<id>#2` for the second

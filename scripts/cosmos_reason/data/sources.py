@@ -449,6 +449,6 @@ def _record_items(
         found = [(kind, made.get(medium, medium)) for kind, medium in found]
         unnamed = found and sample.id == f"record-{sample.index}"
         name = name_of(found[0][1], files, sample.id) if unnamed else sample.id
-        more = (sample.reasoning, sample.video_fps, sample.tags, split)
+        more = (sample.reasoning, sample.video_fps, sample.tags, split, sample.groups)
         yield Item(name, tuple(found), sample.turns, *more)
     problems += one_per_id(refused)

@@ -329,6 +329,8 @@ def _llava(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:
         record[_rate_key(media)] = item.video_fps
     if item.tags:
         record["tags"] = list(item.tags)
+    if item.groups:
+        record["groups"] = list(item.groups)
     turns = [{"from": SPEAKERS[turn.role], "value": turn.text} for turn in item.turns]
     first = next(turn for turn in turns if turn["from"] == "human")
     first["value"] = "".join(f"<{kind}>\n" for kind, _ in media) + first["value"]

@@ -29,9 +29,10 @@ def compare(
 
     Questions that both runs answered are paired by id: what the second run fixed and broke, and
     McNemar's two-sided p-value. `earlier` and `earlier_per_type` are the earlier run's summaries
-    over the questions of both (types as the second run has them). `per_type` and `per_tag` compare
-    parts, with p-values adjusted for their number (`p_adjusted`, Holm 1979). A row that failed is
-    no answer, neither right nor wrong. Raises Failure when nothing can be paired.
+    over the questions of both (types as the second run has them). `per_type`, `per_tag` and
+    `per_group` compare parts, with p-values adjusted for their number (`p_adjusted`, Holm 1979). A
+    row that failed is no answer, neither right nor wrong. Raises Failure when nothing can be
+    paired.
     """
     earlier = {row.id: row for row in before}
     shared = [(earlier[row.id], row) for row in after if row.id in earlier]
@@ -56,11 +57,13 @@ def compare(
     by_type = defaultdict(list)
     for old, new in common:
         by_type[new.type].append(old)
-    pairs_of_type, pairs_of_tag = defaultdict(list), defaultdict(list)
+    pairs_of_type, pairs_of_tag, pairs_of_group = (defaultdict(list) for _ in range(3))
     for old, new in answered:
         pairs_of_type[new.type].append((old, new))
         for tag in new.tags:
             pairs_of_tag[tag].append((old, new))
+        for group in new.groups:
+            pairs_of_group[group].append((old, new))
     pair = {
         **_part(answered),
         "failed": len(common) - len(answered),
@@ -70,6 +73,7 @@ def compare(
         "only_after": len(after) - len(shared),
         "per_type": _parts(pairs_of_type),
         "per_tag": _parts(pairs_of_tag),
+        "per_group": _parts(pairs_of_group),
         "fixed_ids": [new.id for old, new in answered if new.correct and not old.correct],
         "broken_ids": [new.id for old, new in answered if old.correct and not new.correct],
         "earlier": metrics.summary([old for old, _ in common]) if common else None,

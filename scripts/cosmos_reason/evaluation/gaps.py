@@ -50,6 +50,7 @@ ROW_COLUMNS = {
 }
 GAP_COLUMNS = ("error_type", "confusion", "cluster", "before")
 COUNT_COLUMNS = ("clip_gaps", "clip_rows")
+LIST_COLUMNS = ("tags", "groups")
 
 
 @dataclass(slots=True)
@@ -283,4 +284,7 @@ def write_parquet(handle: BinaryIO, gaps: Sequence[Gap]) -> None:
         columns[column] = pa.array([getattr(gap, column) for gap in gaps], pa.string())
     for column in COUNT_COLUMNS:
         columns[column] = pa.array([getattr(gap, column) for gap in gaps], pa.int64())
+    for column in LIST_COLUMNS:
+        lists = [getattr(gap.row, column) for gap in gaps]
+        columns[column] = pa.array(lists, pa.list_(pa.string()))
     parquet.write_table(pa.table(columns), handle)

@@ -32,11 +32,13 @@ BERTSCORE_MODEL = "roberta-large"
 def score(rows: Sequence[Row]) -> dict:
     """Return the metrics.json of these rows (schemas/metrics.schema.json), without `model`,
     `checkpoint` and `results`."""
-    by_type, by_tag = defaultdict(list), defaultdict(list)
+    by_type, by_tag, by_group = defaultdict(list), defaultdict(list), defaultdict(list)
     for row in rows:
         by_type[row.type].append(row)
         for tag in row.tags:
             by_tag[tag].append(row)
+        for group in row.groups:
+            by_group[group].append(row)
     counts = confusion(rows)
     classes = per_class(counts)
     soft_matches = sum(row.correct or is_soft_match(row) for row in rows)
@@ -52,6 +54,7 @@ def score(rows: Sequence[Row]) -> dict:
         "per_form": per_form(rows),
         "per_class": classes,
         "per_tag": {tag: summary(by_tag[tag]) for tag in sorted(by_tag)},
+        "per_group": {group: summary(by_group[group]) for group in sorted(by_group)},
         "confusion_matrix": matrix(counts),
         "text": text_metrics(by_type["text"]) if "text" in by_type else None,
         "overlap": {kind: overlaps(by_type[kind]) for kind in PLACE_TYPES if kind in by_type},

@@ -86,7 +86,7 @@ PROBLEMS = {  # finding id -> severity, what is said after the number of rows
     ),
     "EVAL-ROW-TAGS": (
         findings.WARNING,
-        'whose tags are no list of texts. Write "tags": ["night", ...]',
+        'whose tags or groups are no list of texts. Write "tags": ["night", ...]',
     ),
     "EVAL-ID-MISSING": (
         findings.ERROR,
@@ -105,13 +105,13 @@ JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
 class Row:
     """One question and what became of it.
 
-    The fields up to `tags` are as the results have them, and so is `is_cut` (max_tokens ended the
-    response); `error` says why a row failed. The others are set by grading.py: `expected` and
-    `answer` are the ground truth and the answer in the form of their type, `rule` names what read
-    the answer, `overlap` is that of spans and boxes and the score of sets, `labels` are those that
-    could be answered, `form` is the one that the prompt asked for. `choice` is the probability of
-    each answer that was weighed, where the evaluation asked so; `parts` are the measures of a set
-    of places or of a grade.
+    The fields up to `tags` are as the results have them, and so are `groups` and `is_cut`
+    (max_tokens ended the response); `error` says why a row failed. The others are set by
+    grading.py: `expected` and `answer` are the ground truth and the answer in the form of their
+    type, `rule` names what read the answer, `overlap` is that of spans and boxes and the score of
+    sets, `labels` are those that could be answered, `form` is the one that the prompt asked for.
+    `choice` is the probability of each answer that was weighed, where the evaluation asked so;
+    `parts` are the measures of a set of places or of a grade.
     """
 
     id: str
@@ -133,6 +133,7 @@ class Row:
     form: str = ""
     choice: dict[str, float] | None = None
     parts: dict[str, float] | None = None
+    groups: tuple[str, ...] = ()
 
     @property
     def read(self) -> str | None:
@@ -309,13 +310,14 @@ class _Table:
             problems.append(f"got {type(record).__name__}, expected an object")
             record = {}
         values = _texts(record, problems)
-        tags = record.get("tags")
+        tags, groups = record.get("tags"), record.get("groups")
         if self.asked_of:
-            values, tags = self._with_truth(values, tags)
+            values, tags, groups = self._with_truth(values, tags, groups)
         given_id, video_id, media, question, gt, response, error = values
         row_id = self._id(given_id, video_id or media)
         error = self._error(row_id, gt, response, error, problems)
         tags = self._tags(row_id, tags) if tags else ()
+        groups = self._tags(row_id, groups) if groups else ()
         if not video_id or video_id == row_id:
             video_id = row_id
         else:
@@ -327,23 +329,26 @@ class _Table:
         response = self._shared(response, response)
         self.offered.take(len(self.rows), record, question if FILTERED in record else "")
         row = Row(row_id, video_id, media, question, gt, response, error, tags)
+        row.groups = groups
         row.is_cut = record.get("is_cut") is True
         row.choice = _probabilities(record.get("choice"))
         self.rows.append(row)
 
-    def _with_truth(self, values: list[str | None], tags: object) -> tuple[list, object]:
-        """Return the values of FIELDS and the tags of a row, from the question of its id where it
-        has no ground truth."""
+    def _with_truth(
+        self, values: list[str | None], tags: object, groups: object
+    ) -> tuple[list, object, object]:
+        """Return the values of FIELDS, the tags and the groups of a row, from the question of its
+        id where it has no ground truth."""
         given_id, video_id, media, _, gt, response, error = values
         truth = None if gt else self.asked.get(given_id or video_id or "")
         if truth is None:
-            return values, tags
+            return values, tags, groups
         self.takes_truths = True
         sample = truth.sample
         if sample.media:
             media = media or sample.media[0].path
         values = [truth.id, sample.id, media, truth.text, truth.gt, response, error]
-        return values, tags or list(sample.tags)
+        return values, tags or list(sample.tags), groups or list(sample.groups)
 
     def _id(self, given_id: str | None, video_id: str | None) -> str:
         """Return the row's own id, made unique. TAO's rows have only the annotation's, so that the
@@ -384,7 +389,7 @@ class _Table:
         return error or "; ".join(problems) or None
 
     def _tags(self, row_id: str, given: object) -> tuple[str, ...]:
-        """Return each tag once; one text counts as a list of it."""
+        """Return each tag or group once; one text counts as a list of it."""
         written = given if isinstance(given, list) else [given]
         tags = [tag for tag in written if isinstance(tag, str)]
         if not isinstance(given, list) or len(tags) < len(given):

@@ -244,6 +244,7 @@ def _rows(spec: dict, asked: list[Question], by_id: dict[str, dict]) -> list[dic
             response=saved["response"],
             error=saved["error"],
             tags=sample.tags,
+            groups=sample.groups,
             is_cut=bool(saved["is_cut"]),
         )
         graded.append(row)
@@ -261,7 +262,8 @@ def _rows(spec: dict, asked: list[Question], by_id: dict[str, dict]) -> list[dic
             columns["choice"] = by_id[row.id]["choice"]
         if row.parts:
             columns["parts"] = row.parts
-        if row.tags:
-            columns["tags"] = list(row.tags)
+        for name in ("tags", "groups"):
+            if getattr(row, name):
+                columns[name] = list(getattr(row, name))
         rows.append(columns)
     return rows

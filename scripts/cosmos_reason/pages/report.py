@@ -22,6 +22,7 @@ from cosmos_reason.pages.render import TEMPLATES, render, shortened
 CARDS = 48
 IMAGE_BUDGET = 3_500_000  # characters of base64; the page as a whole stays below 5 MB
 MATRIX_LABELS = 20
+PARTS_LISTED = 20
 LISTED = 500
 # What evaluation.json says about what was asked, in the order a reader wants it.
 FACTS = {
@@ -65,6 +66,7 @@ def page(
         cut=cut_answers(rows, record),
         pair=pair,
         types=type_table(rows, pair),
+        parts=parts_table(rows, before or (), pair),
         forms=metrics.per_form(rows),
         guard=guard_table(general) if general else None,
         matrices=matrices(rows),
@@ -137,6 +139,34 @@ def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
         change = pair.get("per_type", {}).get(kind) if pair else None
         lines.append({"type": kind, "now": now, "before": earlier.get(kind), "change": change})
     return lines
+
+
+def parts_table(
+    rows: Sequence[Row], before: Sequence[Row], pair: dict | None
+) -> dict[str, list[dict]]:
+    """Return {tag, group -> lines of the PARTS_LISTED largest ones}, as `type_table` has them;
+    without those that no row has."""
+    earlier = {(row.id, row.question, row.gt): row for row in before}
+    tables = {}
+    for kind in ("tag", "group"):
+        by_name = defaultdict(list)
+        for row in rows:
+            for name in getattr(row, f"{kind}s"):
+                by_name[name].append(row)
+        lines = []
+        largest = sorted(by_name, key=lambda name: (-len(by_name[name]), name))
+        for name in largest[:PARTS_LISTED]:
+            asked = by_name[name]
+            now = metrics.summary(asked)
+            now |= metrics.macro(metrics.per_class(metrics.confusion(asked)))
+            found = [earlier.get((row.id, row.question, row.gt)) for row in asked]
+            old = [row for row in found if row]
+            change = pair[f"per_{kind}"].get(name) if pair else None
+            line = {"type": name, "now": now, "change": change}
+            lines.append(line | {"before": metrics.summary(old) if old else None})
+        if lines:
+            tables[kind] = lines
+    return tables
 
 
 def guard_table(general: Guard) -> dict:
