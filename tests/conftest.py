@@ -25,6 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The servers of the tests are on this machine:
 # they answer at once or never, so that nothing is to be waited for.
 os.environ["AWS_MAX_ATTEMPTS"] = "1"
+# However late on a loaded machine, what they say counts.
+os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "300")
 # No test asks the real Hub: what has none of its own is refused at once.
 os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
 # No test cuts the power: nothing waits until the disk has what was written.

@@ -3,6 +3,7 @@ that they read for, or before it."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -122,12 +123,18 @@ class Loader:
         # torch may wait without end here: for a lock that a dead process held, and for its own
         # thread where that waits for the rest of a dead one's message.
         batches._worker_result_queue.cancel_join_thread()
-        ending = threading.Thread(target=batches._shutdown_workers, daemon=True)
+        ending = threading.Thread(target=_end, args=(batches,), daemon=True)
         ending.start()
         ending.join(GRACE)
         for process in self.processes:
             process.kill()
         ending.join(GRACE)
+
+
+def _end(batches) -> None:
+    """End the processes as torch does. Of one that was killed meanwhile a pipe may be closed."""
+    with contextlib.suppress(OSError):
+        batches._shutdown_workers()
 
 
 def _begin(parent: int, ignores_signals: bool, _worker: int) -> None:

@@ -18,7 +18,7 @@ from cosmos_reason.remote import model_names, s3
 
 TOKEN_NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 TOKENS_PAGE = "https://huggingface.co/settings/tokens"
-ARCHITECTURE_SECONDS = 3
+ARCHITECTURE_SECONDS = 3  # to be waited for, where the user's HF_HUB_ETAG_TIMEOUT says nothing
 
 
 def token(secrets_env: Path | None = None) -> str | None:
@@ -53,7 +53,9 @@ def fetch_model(
     local = Path(written).expanduser()
     if local.is_file():
         message = "got a file, expected the folder that holds it"
-        raise bad_input("CKPT-NOT-FOLDER", f"{flag} {written}", message, f"{flag} {local.parent}")
+        holds_model = (local.parent / "config.json").is_file()
+        fix = Fix(flags={flag: local.parent}) if holds_model else Fix()
+        raise bad_input("CKPT-NOT-FOLDER", f"{flag} {written}", message, fix)
     name = model_names.canonical(written, flag)
     if not name.startswith(model_names.HUB):
         return Path(name)
@@ -90,21 +92,27 @@ class NotTold(enum.Enum):
 def architecture(repo: str, secret: str | None) -> str | NotTold:
     """Return the model_type in the config.json of a model, of which nothing else is fetched. It is
     asked for once, and waited for a few seconds in all."""
-    from huggingface_hub import constants
+    # What a busy machine needs to import them is no part of the Hub's time.
+    import httpx  # noqa: F401
+    from huggingface_hub import constants, utils  # noqa: F401
 
     if constants.is_offline_mode():
         return NotTold.UNKNOWN
+    given = os.environ.get("HF_HUB_ETAG_TIMEOUT", "")
+    seconds = int(given) if given.isdecimal() else ARCHITECTURE_SECONDS
     answers = []
-    asking = threading.Thread(target=lambda: answers.append(_config(repo, secret)), daemon=True)
+    asking = threading.Thread(
+        target=lambda: answers.append(_config(repo, secret, seconds)), daemon=True
+    )
     asking.start()
-    asking.join(ARCHITECTURE_SECONDS)
+    asking.join(seconds)
     if not answers or answers[0] is NotTold.UNKNOWN:
         return NotTold.UNKNOWN
     told = answers[0].get("model_type") if isinstance(answers[0], dict) else None
     return told if isinstance(told, str) else NotTold.ABSENT
 
 
-def _config(repo: str, secret: str | None) -> object:
+def _config(repo: str, secret: str | None, seconds: float) -> object:
     """Return what is in the config.json of a model; None where there is none, or one that is no
     JSON."""
     import httpx
@@ -114,13 +122,11 @@ def _config(repo: str, secret: str | None) -> object:
     address = f"{constants.ENDPOINT}/{repo}/resolve/main/config.json"
     headers = build_hf_headers(token=secret)
     try:
-        answer = get_session().get(
-            address, headers=headers, follow_redirects=True, timeout=ARCHITECTURE_SECONDS
-        )
+        answer = get_session().get(address, headers=headers, follow_redirects=True, timeout=seconds)
         if answer.headers.get("X-Error-Code") == "EntryNotFound":
             return None
         answer.raise_for_status()
-    except (httpx.HTTPError, httpx.InvalidURL):
+    except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return NotTold.UNKNOWN
     try:
         return answer.json()
