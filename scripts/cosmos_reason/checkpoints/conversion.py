@@ -23,7 +23,7 @@ from cosmos_reason.base.findings import (
     outside,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import run_outputs, safetensors_files
+from cosmos_reason.checkpoints import run_outputs, safetensors_files, tensor_numbers
 from cosmos_reason.checkpoints.omni import Source
 from cosmos_reason.checkpoints.safetensors_files import Copied, Tensor
 from cosmos_reason.remote import model_names
@@ -50,8 +50,8 @@ def convert(
     `output` appears when it is whole and verified. A run that was killed left its finished shards
     in a hidden sibling, and the next run goes on from them. `jobs` shards are copied at a time;
     `copied` hears of the bytes from any thread. `hashed` notes the SHA-256 of whole shards, and
-    before a reuse compares every byte with the source. Raises Failure: the output is something
-    else, is being written, does not fit.
+    before a reuse compares every byte with the source. Raises Failure: a number of the source is
+    not finite, the output is something else, is being written, does not fit.
     """
     output = Path(os.path.realpath(output))  # a link to a larger disk stays one
     folders = [source.folder]
@@ -72,6 +72,10 @@ def convert(
     with files.only_run(output, keep):
         if not force and _is_reusable(output, source, hashed):
             return SKIPPED
+        # A sample lets single bad numbers through, which every answer of the model would carry.
+        broken = tensor_numbers.check_numbers(source.tensors, whole=True)
+        if broken:
+            raise Failure(broken, EXIT_CHECKS_FAILED)
         with files.whole_folder(output, keep) as work:
             _fill(work, source, _shards(source.tensors, max_shard_bytes), jobs, copied)
             files.write_json(work / PROVENANCE, _provenance(work, source, hashed))
@@ -112,7 +116,7 @@ def _is_reusable(output: Path, source: Source, hashed: bool) -> bool:
                 findings.append(error("CKPT-FILE-CHANGED", tensor.file, message))
     if findings:
         message = "a model folder stands there that is not this conversion (--force replaces it)"
-        occupied = error("CKPT-OUTPUT-EXISTS", output, message, Fix(flags={"--force": True}))
+        occupied = error("CKPT-OUTPUT-EXISTS", output, message)
         raise Failure([occupied, *findings], EXIT_CHECKS_FAILED)
     return True
 
