@@ -17,7 +17,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 # What reads jobs, datasets or checkpoints is imported where it is used: most specs begin with the
@@ -38,7 +37,7 @@ from cosmos_reason.rules import (
     spec_rules,
 )
 from cosmos_reason.rules.case import Case, of_sound_values, read_facts
-from cosmos_reason.rules.draft import TEMPLATE, Draft, pasteable
+from cosmos_reason.rules.draft import TEMPLATE, Draft, for_this_line
 from cosmos_reason.spec import actions, document, names, origins
 from cosmos_reason.spec.keys import RATE
 
@@ -284,7 +283,7 @@ def check(args, draft: Draft) -> list[f.Finding]:
     found = not_about_template(draft, found, bool(args.parent_job))
     found = not_said_already(draft, without_refused_root(draft, found))
     unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
-    return [replace(one, fix=pasteable(draft, one.fix)) for one in unique.values()]
+    return [for_this_line(draft, one) for one in unique.values()]
 
 
 def not_about_template(draft: Draft, found: list[f.Finding], has_parent: bool) -> list[f.Finding]:
@@ -419,9 +418,9 @@ def occupied(output: str, others: Iterable[str]) -> list[f.Finding]:
     if origins.of_values(output):
         return []
     message = "got a file that build_spec did not write, or that was edited since; "
-    message += "expected a new name"
+    message += "expected a new name (--force replaces it)"
     there = [path for path in (output, *others) if Path(path).is_file()]
-    return [f.error("SPEC-OUTPUT", path, message, "--force") for path in there]
+    return [f.error("SPEC-OUTPUT", path, message) for path in there]
 
 
 def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:

@@ -71,11 +71,8 @@ BAD = [
     ("grpo --profile reason2-traffic", 1, "SPEC-PROFILE"),
     ("evaluate --profile reason2-traffic", 1, "SPEC-PROFILE"),
     (
-        "train --profile reason2-traffic --model x --set epochs=0 --parent-job nowhere "
-        "--spec no.toml",
-        2,
-        "SPEC-SOURCES",
-    ),
+     "train --profile reason2-traffic --model x --set epochs=0 --parent-job nowhere "
+     "--spec no.toml", 2, "SPEC-SOURCES"),
     ("train --spec nowhere.toml", 2, "FILE-MISSING"),
     ("train --spec data", 2, "SPEC-FILE"),
     ("train --parent-job nowhere", 2, "SPEC-PARENT"),
@@ -101,17 +98,11 @@ BAD = [
     ("grpo --engine cosmos-rl --gpus-per-node 4 --set rollout_tp_size=4", 1, "SPEC-GPUS-GRPO"),
     ("grpo --gpus-per-node 1", 1, "SPEC-ENGINE-ACTION"),
     ("grpo --engine cosmos-rl --gpus-per-node 1 --set mode=disaggregated", 1, "SPEC-GPUS-GRPO"),
-    (
-        "grpo --engine cosmos-rl --set train.train_policy.dataloader_drop_last=true",
-        1,
-        "SPEC-KEY-UNKNOWN",
-    ),
+    ("grpo --engine cosmos-rl --set train.train_policy.dataloader_drop_last=true", 1,
+     "SPEC-KEY-UNKNOWN"),
     ("train --set max_steps=50 --set warmup=60.0", 1, "SPEC-WARMUP-FLOAT"),
-    (
-        "train --engine cosmos-rl --set train.optm_warmup_epochs=1 --set warmup=5",
-        1,
-        "SPEC-ENGINE-KEY",
-    ),
+    ("train --engine cosmos-rl --set train.optm_warmup_epochs=1 --set warmup=5", 1,
+     "SPEC-ENGINE-KEY"),
     ("train --engine cosmos-rl --set results_dir=/a --set output_dir=/b", 1, "SPEC-ENGINE-KEY"),
     ("train --set logging.logger=console,console", 1, "SPEC-VALUE"),
     ("train --set logging.logger=consol,wandb", 1, "SPEC-VALUE"),
@@ -119,20 +110,14 @@ BAD = [
     ("train --set policy.lora.r=0", 1, "SPEC-VALUE"),
     ("train --set lora_rank=8", 1, "SPEC-KEY-MISSING"),
     ("train --set nframes=7", 1, "SPEC-VALUE"),
-    (
-        "train --set custom.vision.resized_width=900000 --set custom.vision.resized_height=320",
-        1,
-        "SPEC-VALUE",
-    ),
+    ("train --set custom.vision.resized_width=900000 --set custom.vision.resized_height=320", 1,
+     "SPEC-VALUE"),
     ("train --set xyz=1", 1, "SPEC-KEY-UNKNOWN"),
     ("train --set vision.nframes=4", 1, "SPEC-KEY-UNKNOWN"),
     ("train --set nframes=4 --set vision.nframes=6", 1, "SPEC-KEY-UNKNOWN"),
     ("train --engine cosmos-rl --set train.optm_warmup_epochs=2", 1, "SPEC-WARMUP-ALL"),
-    (
-        "train --engine tao --set train.optm_warmup_epochs=2 --set max_steps=10",
-        1,
-        "SPEC-WARMUP-ALL",
-    ),
+    ("train --engine tao --set train.optm_warmup_epochs=2 --set max_steps=10", 1,
+     "SPEC-WARMUP-ALL"),
     ("train --spec typos.toml", 1, "SPEC-KEY-UNKNOWN"),
     ("train --spec typos.toml --set trian.seed=3", 1, "SPEC-KEY-FORMER"),
     ("evaluate --spec {JOB}/spec.toml", 1, "SPEC-ACTION"),
@@ -162,22 +147,13 @@ BAD = [
     ("train --unset train.seed", 1, "SPEC-UNSET"),
     ("train --tuning lora --unset policy.lora", 1, "SPEC-KEY-TWICE"),
     ("grpo --engine cosmos-rl --set mode=colocated", 1, "SPEC-COLOCATED"),
-    (
-        "train --engine cosmos-rl --model /lustre/x --set train.compile=true",
-        1,
-        "SPEC-QWEN3-COMPILE",
-    ),
-    (
-        "train --engine cosmos-rl --model myorg/x --set policy.parallelism.cp_size=2",
-        1,
-        "SPEC-QWEN3-CONTEXT",
-    ),
+    ("train --engine cosmos-rl --model /lustre/x --set train.compile=true", 1,
+     "SPEC-QWEN3-COMPILE"),
+    ("train --engine cosmos-rl --model myorg/x --set policy.parallelism.cp_size=2", 1,
+     "SPEC-QWEN3-CONTEXT"),
     ("train --unset train.compile", 1, "SPEC-KEY-MISSING"),
-    (
-        "train --set policy.parallelism.cp_size=2 --set policy.parallelism.pp_size=2",
-        1,
-        "SPEC-QWEN3-PIPELINE",
-    ),
+    ("train --set policy.parallelism.cp_size=2 --set policy.parallelism.pp_size=2", 1,
+     "SPEC-QWEN3-PIPELINE"),
     ("train --tuning lora --set policy.lora.target_modules=all_linear", 1, "SPEC-LORA-LAYERS"),
     ("train --set policy.freeze_pattern='[unclosed'", 1, "SPEC-PATTERN-FREEZE"),
     ("train --parent-job {JOB} --tuning lora", 1, "SPEC-RESUME-OTHER"),
@@ -186,11 +162,8 @@ BAD = [
     ("train --parent-job {JOB} --engine transformers", 1, "SPEC-RESUME-OTHER"),
     ("train --model " + "a" * 300, 2, "SPEC-MODEL-NAME"),
     ("evaluate --engine transformers --set max_pixels=4096", 1, "SPEC-VISION-PIXELS"),
-    (
-        "evaluate --engine transformers --set max_pixels=4096 --set min_pixels=9000",
-        1,
-        "SPEC-VISION-PIXELS",
-    ),
+    ("evaluate --engine transformers --set max_pixels=4096 --set min_pixels=9000", 1,
+     "SPEC-VISION-PIXELS"),
     ("evaluate --spec four.toml", 1, "SPEC-ACTION"),
     ("inference --spec four.toml --set fps=1", 1, "SPEC-ACTION"),
     ("quantize --spec wide.toml", 1, "SPEC-ACTION"),
@@ -199,7 +172,7 @@ BAD = [
     ("train --parent-job " + "a" * 300, 2, "SPEC-PARENT"),
     ("train --dataset-facts " + "a" * 300, 2, "FILE-UNREADABLE"),
     ("train --set polcy.freeze_pattern='^x[0-9]{{1,2}}$'", 1, "SPEC-KEY-UNKNOWN"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -325,6 +298,14 @@ def test_fixes_of_rules_hold_when_pasted(world, rule, action, engine, changes):
          "replace --set warmup_ratio=0.1 with --set train.optm_warmup_steps=0.1"),
         ("train --set warmup_ratio=1", ""),  # the whole run there, one step here
         ("train --set gradient_accumulation_steps=4", ""),
+        ("train --set nframes=4 --set video_fps=2", ""),  # which of them only the user knows
+        ("train --spec wide.toml --set video_fps=2",  # whose nframes gives way to a flag
+         "replace --set video_fps=2 with --set custom.vision.fps=2"),
+        ("train --set video_fps=2",
+         "replace --set video_fps=2 with --set custom.vision.fps=2"),
+        ("inference --set 'media=[\"a.mp4\", \"b.mp4\"]'", ""),
+        ("quantize --set policy.model_max_length=4096",
+         "replace --set policy.model_max_length=4096 with --set quantize.max_sequence_length=4096"),
         ("train --set per_device_train_batch_size=2", ""),
         ("train --set train.ckpt.upload_s3=true", ""),
         ("train --set master_dtype=float64", ""),
@@ -358,6 +339,22 @@ def test_fixes_say_what_the_user_meant(here, line, fix):
     _, found, _ = run(line.format(JOB=JOB))
     ours = [one for one in found if not one.id.startswith(("SPEC-MODEL", "SPEC-DATA", "SPEC-RATE"))]
     assert fix in [str(one.fix) for one in ours] and all(len(one.message) < 500 for one in ours)
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "never"),
+    [
+        ("quantize --set max_seq_length=4096", "quantize.max_sequence_length", "policy."),
+        ("evaluate --set cutoff_len=4096", "model.max_length", "policy."),
+        ("evaluate --set video_fps=2", "vision.fps", "custom."),
+        ("quantize --set num_train_epochs=3", "in a train spec", "use train."),
+        ("train --set num_generations=4", "in a grpo spec", "use rollout."),
+        ("train --set nframes=4 --set video_fps=2", "custom.vision.nframes is given too", "\n"),
+    ],
+)
+def test_a_word_of_others_is_told_by_the_keys_of_the_action(here, line, said, never):
+    (told,) = [one for one in run(line)[1] if one.id == "SPEC-KEY-FORMER"]
+    assert said in told.message and never not in told.message
 
 
 def test_a_training_spec_hands_its_view_to_an_evaluation(here):
@@ -462,7 +459,8 @@ def test_a_misspelt_table_keeps_its_values(here):
 def test_a_file_of_somebody_else_is_replaced_only_by_force(here):
     files.write_text(here / "hand.toml", "mine = 1")
     done = run_script("build_spec.py", "train", "-o", "hand.toml", cwd=here)
-    assert done.returncode == 1 and "fix: --force" in done.stderr
+    assert done.returncode == 1 and "(--force replaces it)" in done.stderr
+    assert "fix: --force" not in done.stderr
     assert (here / "hand.toml").read_text() == "mine = 1"
     for words in (["--force"], ["--set", "epochs=3"]):  # the second replaces what the first wrote
         assert (

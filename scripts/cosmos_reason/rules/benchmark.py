@@ -14,7 +14,7 @@ from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
-from cosmos_reason.rules import command_line, mixture
+from cosmos_reason.rules import command_line, mixture, paths
 from cosmos_reason.rules.draft import Draft, absolute
 from cosmos_reason.spec import document
 
@@ -169,7 +169,7 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
     if len(names) == 1:
         command_line.take_root(draft, FLAG, roots[0])
         return
-    mixed = mixture.mix([mixture.Part(root, 1.0) for root in roots], tags=names)
+    mixed = mixture.mix([paths.Part(root, 1.0) for root in roots], tags=names)
     path = os.path.splitext(absolute(output))[0] + ".annotations.json"
     draft.files[path] = mixed.records
     for key, value in zip(draft.params["eval_root"], (path, mixed.media_path), strict=True):

@@ -17,11 +17,11 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.families import Family
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules import completion, placeholders
+from cosmos_reason.rules import completion, paths, placeholders
 from cosmos_reason.rules.case import COSMOS
 from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft, absolute, brief, located
 from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
-from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, WARMUP, WARMUP_EPOCHS
+from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, exclusive
 from cosmos_reason.rules.layout import SHARED_MEMORY, needs_all_gpus, standard_layout
 from cosmos_reason.spec import actions, document, legal, names, own_paths, values
 from cosmos_reason.spec.keys import BATCH, RATE, SHARED
@@ -72,6 +72,7 @@ def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
 def _move_rate(draft: Draft, tuning: str) -> None:
     """Take the learning rate that suits the tuning, unless an earlier spec's `--set` chose
     another."""
+    # A rate of all weights under adapters learns next to nothing, the other way round it diverges.
     before = document.get(draft.spec, RATE)
     origin = draft.origins.get(RATE, "")
     rates = {
@@ -201,6 +202,7 @@ def take_global_batch(draft: Draft, records: int, ranks: int) -> None:
         return
     if not draft.name(BATCH, flag):
         return
+    # The trainers count the records of one rank; a batch is a property of all of them together.
     each = records // ranks
     draft.put(BATCH, each, f"{flag} over {ranks} ranks")
     in_one_pass = _whole_number(draft.spec, MINI_BATCH)
@@ -269,14 +271,14 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
 def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
     """Take one root as it is; several, or a share of one, as one annotation file beside the spec,
     which is written with it. Raises Failure."""
-    from cosmos_reason.rules import mixture
-
-    flag = mixture.FLAG
-    parts = [mixture.part(root) for root in roots]
+    flag = paths.TRAIN_ROOT
+    parts = [paths.part(root) for root in roots]
     keys = draft.params.get("train_root")
     if not keys or (len(parts) == 1 and parts[0].share == 1):
         take_root(draft, flag, roots[0])
         return
+    from cosmos_reason.rules import mixture  # imports every reader of datasets
+
     mixed = mixture.mix(parts)
     path = os.path.splitext(absolute(output))[0] + ".train_annotations.json"
     draft.files[path] = mixed.records
@@ -369,6 +371,7 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
     """Apply `--unset key` for a key or a table, then `--set key=value` with short names and TOML
     values. Keys in `extra` may be unknown: they are listed in the spec itself, so that later checks
     let them pass too."""
+    # Fixes have to know what the flags replaced: `drop --set ...` gives that back.
     draft.base = copy.deepcopy(draft.spec)
     if extra:
         allowed = list(dict.fromkeys([*document.extra_keys(draft.spec), *extra]))
@@ -432,11 +435,9 @@ def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> 
 def _give_way(draft: Draft, key: str) -> None:
     """Setting one of two keys that exclude each other takes the other away, unless it was asked for
     too."""
-    vision = draft.params["vision"]
-    for first, second in ((f"{vision}.nframes", f"{vision}.fps"), (WARMUP, WARMUP_EPOCHS)):
-        other = {first: second, second: first}.get(key)
-        if other and other not in draft.named:
-            document.delete(draft.spec, other)
+    other = exclusive(draft.action).get(key)
+    if other and other not in draft.named:
+        document.delete(draft.spec, other)
     for steps, epochs in ((SAVE, SAVE_EPOCHS), (VALIDATE, VALIDATE_EPOCHS)):  # which would win
         if key == steps and epochs not in draft.named:
             document.delete(draft.spec, epochs)

@@ -8,13 +8,15 @@ the way.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import placeholders
+from cosmos_reason.rules.keys import exclusive
 from cosmos_reason.rules.paths import WINDOWS_PATH
 from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.keys import BATCH
@@ -98,6 +100,7 @@ class Draft:
     def name(self, key: str, flag: str) -> bool:
         """Note that the command line sets `key`; a second flag for it, or for its table, is a
         contradiction."""
+        # Neither wins by its place: which of two was meant nobody can tell from a command line.
         for other, before in self.named.items():
             if not document.overlap(key, other):
                 continue
@@ -113,6 +116,31 @@ class Draft:
     def origin_table(self) -> dict[str, str]:
         """Return the origin of every value that is still there."""
         return {key: self.origins[key] for key, _ in document.items(self.action, self.spec)}
+
+
+def contradicted(draft: Draft, changes: Mapping[str, object]) -> str:
+    """Return the key, given by the user, that excludes one which the changes of a fix would set; ""
+    where there is none. What a file says gives way to the command line, not to itself."""
+    is_of_line = any(key in draft.named for key, value in changes.items() if value is None)
+    for key, value in changes.items():
+        other = exclusive(draft.action).get(key, "")
+        if value is None or not other or other in changes:
+            continue
+        is_there = document.get(draft.spec, other, document.MISSING) is not document.MISSING
+        is_chosen = not draft.origins.get(other, TEMPLATE).startswith(TEMPLATE)
+        if other in draft.named or (is_there and is_chosen and not is_of_line):
+            return other
+    return ""
+
+
+def for_this_line(draft: Draft, finding: f.Finding) -> f.Finding:
+    """Return a finding with its fix as a change to the command line that was given. Where the user
+    gave a key that excludes what the fix would set, only they can choose: there is none."""
+    other = contradicted(draft, finding.fix.changes)
+    if not other:
+        return replace(finding, fix=pasteable(draft, finding.fix))
+    message = f"{finding.message}; {other} is given too, and only one of them can count"
+    return replace(finding, message=message, fix=Fix())
 
 
 def brief(flag: str) -> str:
@@ -138,6 +166,7 @@ def pasteable(draft: Draft, fix: Fix) -> Fix:
             return Fix()  # what the flags say below a table of the spec would be lost with it
     if _only_gives_back(draft, given, fix):
         return Fix(command=f"drop {old}")
+    # Dropping the flag that set a key takes the key away; --unset would then find nothing.
     changes = {}
     for key, value in fix.changes.items():
         is_undone = value is None and _flags_about(draft, [key]) and not _was_in_base(draft, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cosmos_reason.spec import actions
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE, TRAIN_ANNOTATIONS
 
 GRID, ROLLOUT = "policy.parallelism.", "rollout.parallelism."
@@ -32,3 +33,11 @@ STEPS_PER_EPOCH = (TRAIN_ANNOTATIONS, RESPONSE_MODE, BATCH, DROP_LAST, *RANKS)
 STEPS = ("train.epoch", "train.max_num_steps", *STEPS_PER_EPOCH)
 SAVE_INTERVAL = ("train.ckpt.save_freq_in_epoch", "train.ckpt.save_freq", *STEPS_PER_EPOCH)
 RESUMED = ("train.resume", "train.output_dir")
+
+
+def exclusive(action: str) -> dict[str, str]:
+    """Return each key beside which another has no meaning, with that one: qwen-vl-utils takes one
+    of nframes and fps, cosmos-rl one count of the warm-up."""
+    vision = actions.places(action)["vision"]
+    pairs = [(f"{vision}.nframes", f"{vision}.fps"), (WARMUP, WARMUP_EPOCHS)]
+    return dict(pairs) | {second: first for first, second in pairs}

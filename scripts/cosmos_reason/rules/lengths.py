@@ -7,7 +7,6 @@ import math
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import locate
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
@@ -98,6 +97,8 @@ def facts_of_other_data(case):
 
 def _is_same_content(case, annotations: str) -> bool:
     """Return whether the annotations are those of the facts, which were copied or moved since."""
+    from cosmos_reason.data.annotations import locate  # imports every reader of datasets
+
     path = locate(annotations)
     return path.is_file() and files.sha256(path) == case.facts.get("fingerprint")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix, value_text
-from cosmos_reason.rules.draft import Draft, located
+from cosmos_reason.rules.draft import Draft, contradicted, located
 from cosmos_reason.spec import document
 from cosmos_reason.spec.values import shown
 
@@ -28,6 +28,7 @@ ROUNDS = 5  # a fix may bring another finding to light
 def mend(draft: Draft, check: Callable[[], list[f.Finding]]) -> None:
     """Change the draft by the fixes of what `check` finds, until none is left, and tell each."""
     for _ in range(ROUNDS):
+        # Two fixes of one key would undo each other: the second waits for the next round.
         touched = set()
         for finding in check():
             changes = _changes(draft, finding)
@@ -43,6 +44,7 @@ def _changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
     the command line has chosen."""
     fix = finding.fix
     is_wanted = finding.id in MENDED or (finding.id, finding.where) == ("SPEC-KEY-MISSING", WANTED)
+    # Flags and commands have effects beyond the spec, which --fix does not promise.
     if not is_wanted or finding.severity == f.INFO or fix.flags or fix.command:
         return {}
     changes = dict(fix.changes) if fix.sure else {}
@@ -52,7 +54,7 @@ def _changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
             if value is not None and is_there:
                 changes.pop(key, None)
     is_named = any(document.overlap(key, named) for key in changes for named in draft.named)
-    return {} if is_named else changes
+    return {} if is_named or contradicted(draft, changes) else changes
 
 
 def _mended(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> f.Finding:

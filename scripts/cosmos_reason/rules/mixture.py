@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import posixpath
 import random
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,19 +20,9 @@ from cosmos_reason.data.records import MEDIA_KEYS, id_and_media, parse
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import s3
+from cosmos_reason.rules.paths import TRAIN_ROOT, Part
 
-FLAG = "--train-root"
 SEED = 0  # of the records that a share keeps
-# What follows the last colon of a root that is no folder here; an address has only a number there.
-SHARE = re.compile(r"(.+):([^:/\\]*)")
-SHARE_OF_ADDRESS = re.compile(r"(.+://.+):([\d.]+)")
-
-
-class Part(NamedTuple):
-    """A dataset root as it was written, and the share of its records to take."""
-
-    root: str
-    share: float
 
 
 class Mixture(NamedTuple):
@@ -44,21 +33,6 @@ class Mixture(NamedTuple):
     in_words: str
 
 
-def part(written: str) -> Part:
-    """`ROOT` or `ROOT:SHARE`. Raises Failure for a share that is none."""
-    match = (SHARE_OF_ADDRESS if "://" in written else SHARE).fullmatch(written)
-    if not match or os.path.isdir(written):
-        return Part(written, 1.0)
-    try:
-        share = float(match[2])
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:  # of nan too
-        message = f"got the share {match[2]!r} of {match[1]}, expected one above 0 and at most 1"
-        raise findings.bad_input("SPEC-ROOT", FLAG, message)
-    return Part(match[1], share)
-
-
 def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
     """Return the mixture of the parts. `tags`, where there are any, name the group that the records
     of each part are scored in. Raises Failure for roots that cannot be one dataset, and for records
@@ -67,11 +41,11 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
     twice = [root for root, count in Counter(roots).items() if count > 1]
     if twice:
         message = f"got {twice[0]} more than once, expected each root once"
-        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+        raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
     common = os.path.commonpath(roots)
     if common == os.sep:
         message = f"got {', '.join(roots)}, expected roots below one folder, which the job reads"
-        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+        raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
     kept: list[list[dict]] = []
     in_words = []
     for root, one, tag, found in zip(
@@ -82,8 +56,10 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
                 f"got the share {one.share:g} of {root}, which is none of its {len(found)} "
                 "records, expected a larger one"
             )
-            raise findings.bad_input("SPEC-ROOT", FLAG, message)
-        chosen = _tagged(_share_of(found, one.share), tag)
+            raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
+        chosen = _share_of(found, one.share)
+        if tag:
+            chosen = [{**record, "tags": [tag]} for record in chosen]
         kept.append(chosen)
         digest = files.sha256(_annotations(root))[:12]
         share = "" if one.share == 1 else f":{one.share:g}"
@@ -96,11 +72,11 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
 def _local_root(written: str) -> str:
     if s3.is_uri(written):
         message = f"got {written}, expected folders here: only a single root may be in S3"
-        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+        raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
     root = os.path.abspath(os.path.expanduser(written))
     if not _annotations(root).is_file():
         message = f"got {written}, expected a folder with annotations.json: they are put together"
-        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+        raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
     return root
 
 
@@ -182,10 +158,6 @@ def _share_of(records: list[dict], share: float) -> list[dict]:
     count = round(share * len(records))
     places = random.Random(SEED).sample(range(len(records)), count)
     return [records[place] for place in sorted(places)]
-
-
-def _tagged(records: list[dict], tag: str) -> list[dict]:
-    return [{**record, "tags": [tag]} for record in records] if tag else records
 
 
 def _tell_ids_apart(parts: list[list[dict]], names: list[str]) -> None:

@@ -1,8 +1,10 @@
-"""Paths in a spec that nothing can open."""
+"""Paths in a spec that nothing can open, and dataset roots with a share."""
 
 from __future__ import annotations
 
+import os
 import re
+from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.remote import model_names
@@ -12,6 +14,11 @@ from cosmos_reason.spec import values as spec_values
 
 WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
 URIS = {"input": ("s3://",), "output": (), "model": (model_names.HUB,)}  # by a key's x-path
+
+TRAIN_ROOT = "--train-root"
+# What follows the last colon of a root that is no folder here; an address has only a number there.
+SHARE = re.compile(r"(.+):([^:/\\]*)")
+SHARE_OF_ADDRESS = re.compile(r"(.+://.+):([\d.]+)")
 
 
 def unknown_uris(case: Case) -> list[f.Finding]:
@@ -32,3 +39,25 @@ def unknown_uris(case: Case) -> list[f.Finding]:
                 f.error("SPEC-URI", key, got + "".join(f" or {uri}..." for uri in URIS[kind]))
             )
     return found
+
+
+class Part(NamedTuple):
+    """A dataset root as it was written, and the share of its records to take."""
+
+    root: str
+    share: float
+
+
+def part(written: str) -> Part:
+    """`ROOT` or `ROOT:SHARE`. Raises Failure for a share that is none."""
+    match = (SHARE_OF_ADDRESS if "://" in written else SHARE).fullmatch(written)
+    if not match or os.path.isdir(written):
+        return Part(written, 1.0)
+    try:
+        share = float(match[2])
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:  # of nan too
+        message = f"got the share {match[2]!r} of {match[1]}, expected one above 0 and at most 1"
+        raise f.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
+    return Part(match[1], share)

@@ -5,6 +5,7 @@ only where one letter was typed wrong."""
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
 # What plays one part in every action that has it.
 SHARED_PARTS = ("model", "adapter", "base", "system_prompt")
+DOTTED = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+)+")
 LONG_ENOUGH = 5  # letters of a name of which one may be wrong
 
 
@@ -51,8 +53,20 @@ def word(action: str, name: str) -> Word | None:
         if facts and action in facts.get("only", bundle.ACTIONS):
             key = facts.get("key", "")
             key = _counterpart("train", action, key) or key
-            return Word(key, facts.get("flag", ""), facts["note"], facts.get("fraction", False))
+            note = _note(action, facts["note"])
+            return Word(key, facts.get("flag", ""), note, facts.get("fraction", False))
     return None
+
+
+def _note(action: str, note: str) -> str:
+    """Return a note with the action's own keys in the place of training's; with the action that it
+    is about, where this one has none of them."""
+    note = DOTTED.sub(lambda key: _counterpart("train", action, key[0]) or key[0], note)
+    named = set(DOTTED.findall(note))
+    for other in (action, "train", "grpo"):
+        if named & document.keys(other).keys():
+            return note if other == action else f"in {actions.a_spec(other)} {note}"
+    return note
 
 
 def full_name(action: str, name: str) -> str:
@@ -98,6 +112,9 @@ def _counterpart(other: str, action: str, key: str) -> str:
     for part in SHARED_PARTS:
         if theirs.get(part) == key and part in ours:
             found = ours[part]
+    lengths = actions.LENGTHS
+    if other in lengths and action in lengths and key == lengths[other][0]:
+        found = lengths[action][0]
     return found if found in document.keys(action) and found != key else ""
 
 
@@ -249,9 +266,10 @@ def _of_other_trainer(action: str, key: str, value, told: Word) -> findings.Find
         fix = _renaming(action, key, told.key, value)
     if fix and told.key.startswith("policy.lora."):  # the table has other keys, which it needs
         fix |= Fix(flags={"--tuning": "lora"})
-    use = f"use {told.key}: " if told.key else ""
+    ours = told.key if told.key in document.keys(action) else ""
+    use = f"use {ours}: " if ours else ""
     message = f"got a name no trainer here reads; {use}{told.note}"
-    return findings.error("SPEC-KEY-FORMER", key, message, fix, key=told.key, note=told.note)
+    return findings.error("SPEC-KEY-FORMER", key, message, fix, key=ours, note=told.note)
 
 
 def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from cosmos_reason.base import findings
+from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import actions, document, flat_configs, legal, names
 from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
@@ -52,7 +52,8 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         if "." in key and key not in document.keys(action) and document.delete(rest, key):
             message = "passed on as --allow-extra-key asked; cosmos-rl 0.4.7 does not read it"
             found[key] = findings.warning("SPEC-KEY-EXTRA", key, message)
-    for problem in legal.validator(action).iter_errors(rest):
+    is_legal = legal.fits(bundle.schema(action), rest)
+    for problem in () if is_legal else legal.validator(action).iter_errors(rest):
         for finding in _explained(action, rest, problem):
             found.setdefault(finding.where, finding)
     found |= names.below_custom(action, rest)

@@ -48,6 +48,10 @@ def parse(schema: dict, written: str):
     `validate` to refuse.
     """
     if schema.get("type") == "string":
+        # In brackets stand several, which are no name of a file; a name with them can be quoted.
+        if schema.get("x-path") and written.startswith("[") and written.endswith("]"):
+            inside = written[1:-1].strip()
+            return _list({"items": {"type": "string"}}, inside) if inside else []
         return _unquoted(written)
     value = _toml(written)
     if not isinstance(value, str) or _is_choice(schema, written):
