@@ -1,5 +1,7 @@
 """Every fix of every finding, for a corpus of broken inputs, holds when it is applied."""
 
+import os
+
 import applied_fixes
 import broken_inputs
 import pytest
@@ -16,5 +18,7 @@ def world(tmp_path_factory):
 @pytest.mark.parametrize("broken", broken_inputs.CORPUS, ids=lambda one: one.name)
 def test_every_fix_mends_what_it_names_and_nothing_else_changes(broken, world, monkeypatch):
     monkeypatch.setenv("COSMOS_CACHE", str(world.folder.parent / "cache"))
+    if broken.tools:
+        monkeypatch.setenv("PATH", f"{world.folder / 'bin'}:{os.environ['PATH']}")
     problems = applied_fixes.failures(broken, world)
     assert not problems, "\n".join(problems)

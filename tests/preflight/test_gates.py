@@ -55,7 +55,8 @@ def test_every_gate_looks_at_the_chosen_gpus_only():
         set(all_of_them) == {"PRE-GPU-MEMORY", "PRE-GPU-ARCH"}
         and "GPU 1" in all_of_them["PRE-GPU-MEMORY"].message
     )
-    assert str(all_of_them["PRE-GPU-MEMORY"].fix) == "--target-gpu-index 0,2"
+    assert not all_of_them["PRE-GPU-MEMORY"].fix, "of three two would be left"
+    assert str(gate(mixed, gpu_min_memory_gb=40)["PRE-GPU-MEMORY"].fix) == "--target-gpu-index 0,2"
     assert not gate(
         mixed,
         target_gpu_index=[0, 2],
@@ -114,10 +115,8 @@ def test_unified_memory_is_unknown_never_enough():
 
 
 def test_architecture_gate():
-    assert (
-        str(gate(SPARK, image="tao", target_gpu_memory_gb=100)["PRE-GPU-ARCH-BLOCKED"].fix)
-        == "--image-supported-sm sm_121"
-    )
+    blocked = gate(SPARK, image="tao", target_gpu_memory_gb=100)["PRE-GPU-ARCH-BLOCKED"]
+    assert not blocked.fix, "that it works nobody has seen"
     assert not gate(SPARK, image="tao", target_gpu_memory_gb=100, image_supported_sm=["sm_121"])
     assert (
         not gate(EIGHT, image="tao")
@@ -180,7 +179,7 @@ def test_host_minimums():
 def test_memory_of_all_gpus_of_all_nodes():
     eight = parse_gpus(EIGHT).gpus
     (found,) = gates.check_total(eight[:2], 1, 256, "GPUs")
-    assert found.severity == "error" and str(found.fix) == "--tuning lora"
+    assert found.severity == "error" and not found.fix and "--tuning lora" in found.message
     assert not list(gates.check_total(eight[:2], 2, 256, "GPUs")) and not list(
         gates.check_total(eight, 1, 256, "")
     )

@@ -51,7 +51,7 @@ def test_ranks_that_fill_a_host_are_told_before_the_launch():
     (told,), prediction = checked(launch(8, 40, **sharded))
     assert (told.id, told.severity) == ("PRE-HOST-MEMORY", "error")
     assert "the model while it is exported 16.3" in told.message and "got 40 GiB" in told.message
-    assert str(told.fix) == "--tuning lora"
+    assert not told.fix and "--tuning lora" in told.message, "which trains otherwise is a choice"
     assert prediction["host_gib"] == pytest.approx(sum(prediction["host_terms"].values()), abs=0.1)
     needed = prediction["host_gib"]
     (told,), _ = checked(launch(8, needed * 1.05, **sharded))
@@ -151,7 +151,7 @@ def test_what_cosmos_rl_offloads_counts():
     plan = gpu_memory.of_spec(launch(8, engine="cosmos-rl", **offloaded).case, 1000, 900, 100)
     states = 8 * gpu_memory.host_states(plan)
     assert prediction["host_terms"]["offloaded states"] == pytest.approx(states, abs=0.1)
-    assert str(told.fix) == "--set train.fsdp_offload=false"
+    assert told.fix.changes["train.fsdp_offload"] is False
     assert set(prediction["host_terms"]) <= {
         "offloaded states", "processes", "records read ahead", "a copy of the state to be saved"
     }  # fmt: skip

@@ -166,7 +166,7 @@ gpu|up|1:00:00|1|gpu:2|idle|64|500000|n/a"""
         (CLOSED, "nope", "PRE-SLURM-PARTITION", {}),
         (CLOSED, "gpus", "PRE-SLURM-PARTITION", {}),  # of another name is another place
         (CLOSED, None, "PRE-SLURM-GRES", {"--partition": "gpu"}),
-        (CLOSED.splitlines()[1], None, "PRE-SLURM-GRES", {"--gres": "none"}),
+        (CLOSED.splitlines()[1], None, "PRE-SLURM-GRES", {}),
     ],
 )
 def test_a_partition_that_is_none_or_has_no_gpus(monkeypatch, text, partition, id, fix):

@@ -399,7 +399,8 @@ def test_an_illegal_spec_is_refused_with_the_command_that_mends_all_of_it(folder
     script, *words = shlex.split(fixes["SPEC-FRAMES-ONE"])
     done = run_script(script.removeprefix("scripts/"), *words, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert tune(folder, "plan", "--spec", "spec.toml")[0] == 0
+    assert document.load(folder / "spec.toml") == table, "a file of the user's stays as it is"
+    assert tune(folder, "plan", "--spec", "spec-mended.toml")[0] == 0
 
 
 def test_without_questions_to_compare_trials_with_it_says_so(folder):

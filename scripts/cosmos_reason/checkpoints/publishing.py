@@ -279,9 +279,12 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
     found = []
     stale = sorted(name for name in target.files - sent.keys() if _is_loaded(name))
     if stale:
-        message = f"weights there would stay and mix with these: {', '.join(stale[:3])}"
-        fix = _removal(target, stale)
-        found.append(findings.error("PUBLISH-OTHER-WEIGHTS", target.uri, message, fix, names=stale))
+        # No fix: what somebody pastes must not delete what others published.
+        message = (
+            f"weights there would stay and mix with these: {', '.join(stale[:3])}; publish under "
+            "another name, or delete them there yourself"
+        )
+        found.append(findings.error("PUBLISH-OTHER-WEIGHTS", target.uri, message, names=stale))
     if target.exists and not target.private and not public:
         message = "the repository is public: everybody would see the model (--public says so)"
         found.append(findings.error("PUBLISH-PUBLIC", target.uri, message))
@@ -318,15 +321,6 @@ def _is_loaded(name: str) -> bool:
     if name == adapters.CONFIG:
         return True
     return "/" not in name and name.endswith((".safetensors", ".safetensors.index.json"))
-
-
-def _removal(target: Target, names: list[str]) -> str:
-    """Return the command that removes files from the target."""
-    if s3.is_uri(target.uri):
-        removals = [["aws", "s3", "rm", s3.join(target.uri, name)] for name in names]
-        return " && ".join(shlex.join(removal) for removal in removals)
-    repo = target.uri.removeprefix(model_names.HUB)
-    return shlex.join(["hf", "repos", "delete-files", repo, *names])
 
 
 def send(

@@ -17,7 +17,6 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, safetensors_files
 from cosmos_reason.checkpoints.safetensors_files import Tensor
 from cosmos_reason.checkpoints.tensor_numbers import FLOATS
-from cosmos_reason.spec import quantizing
 
 RECORD = "quantization.json"
 MAX_NAMES = 1000
@@ -123,20 +122,21 @@ def _already(folder: Path, what: str) -> Finding:
 def _indivisible_inputs(
     folder: Path, layers: Mapping[str, Tensor], scheme_name: str
 ) -> list[Finding]:
-    """Return a finding per layer whose inputs the scheme cannot divide, with one that can as the
-    fix."""
+    """Return a finding per layer whose inputs the scheme cannot divide; it names the schemes that
+    can, of which only the user can choose."""
     multiple = SCHEMES[scheme_name].multiple
     widths = {name: tensor.shape[1] for name, tensor in layers.items()}
-    fix = Fix()
-    for name, scheme in SCHEMES.items():
-        if all(width % scheme.multiple == 0 for width in widths.values()):
-            fix = Fix(changes={quantizing.SCHEME: name})
-            break
+    fitting = [
+        name
+        for name, scheme in SCHEMES.items()
+        if all(width % scheme.multiple == 0 for width in widths.values())
+    ]
+    others = f"; {', '.join(fitting)} divide every layer" if fitting else ""
     found = []
     for name, width in widths.items():
         if width % multiple:
             message = f"it has {width} inputs, and {scheme_name} needs a multiple of {multiple}"
-            found.append(error("QUANT-WIDTH", name, message, fix, folder=str(folder)))
+            found.append(error("QUANT-WIDTH", name, message + others, folder=str(folder)))
     return found[:MAX_NAMES]
 
 

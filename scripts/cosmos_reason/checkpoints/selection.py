@@ -287,7 +287,7 @@ class Training:
         """Return the refusal of a damaged checkpoint: with what is wrong with it, and with the next
         one by loss that is whole."""
         lowest, measured = self.saved[0]
-        message = f"the lowest validation loss, {measured.loss:g}, is of a damaged checkpoint; "
+        message = f"the lowest val_loss, {measured.loss:g}, is of a damaged checkpoint; "
         fix = Fix()
         whole = [(one, measured.loss) for one, measured in self.saved if one.complete]
         if whole:

@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import files
@@ -102,8 +103,9 @@ def _busy_by_claim(folder: Path, place: Path) -> Finding | None:
     if job is None:
         return None
     if host != socket.gethostname() and not (job / jobs.RECORD).is_file():
-        who = f"{job.name} of {host}, of which nothing can be known here,"
-        return _busy(folder, who, f"rm {place / CLAIM}, once that job has ended")
+        busy = _busy(folder, f"{job.name} of {host}, of which nothing can be known here,")
+        message = f"{busy.message}; once that job has ended, delete {place / CLAIM}"
+        return replace(busy, message=message)
     return _busy_with(folder, job)
 
 

@@ -216,8 +216,9 @@ def retry(
     job = platforms.settled(folder)
     if job.state not in {jobs.ERROR, jobs.CANCELED}:
         message = f"got {job.state}, expected ERROR or CANCELED"
-        fix = jobs.command("cancel", folder) if job.state == jobs.RUNNING else ""
-        raise bad_input("JOB-NOT-FAILED", folder.name, message, fix)
+        if job.state == jobs.RUNNING:  # what is pasted must not end work that goes on
+            message += "; launch_job.py cancel ends it"
+        raise bad_input("JOB-NOT-FAILED", folder.name, message)
     if job.spec_edited():
         message = "got a spec that was edited after submit, expected the one that ran; "
         message += "submit it as a new job, with train.resume if it is to go on from a checkpoint"
@@ -258,7 +259,8 @@ def in_itself(launch: Launch) -> list[Finding]:
     """Return what stands against the flags, the image, the outputs, the number of GPUs and nodes,
     and against the inputs that are here: what no machine has to be asked for."""
     found = _flag_findings(launch) + platforms.module(launch.platform).check_words(launch)
-    found += launchable.check(launch.platform, launch.engine, launch.action)
+    is_site = launch.site is not None
+    found += launchable.check(launch.platform, launch.engine, launch.action, is_site)
     found += inputs.contents(launch) + inputs.check_outputs(launch)
     if has_errors(found + launch.completed + launch.broken):
         return found  # of such a spec nobody knows how many GPUs it needs

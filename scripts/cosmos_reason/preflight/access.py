@@ -285,10 +285,12 @@ def _too_small(
     parts = ", ".join(f"{need.what} {need.gib:.1f}" for need in needs if need.gib)
     path = needs[0].path
     message = f"got {free:.1f} GiB free at {path}, expected {total:.1f} ({parts})"
-    fix = Fix(command=f"du -sh {path}")
+    fix = Fix()
     if each:
-        fitting = int((free - total + kept * each) / each)
-        fix = _fewer_checkpoints(case, fitting) or fix
+        fix = _fewer_checkpoints(case, int((free - total + kept * each) / each))
+        if not fix and not case("policy.lora"):
+            message += "; checkpoints of adapters (--tuning lora) are a part of that"
+    fix = fix or Fix(command=f"du -sh {path}")
     yield findings.error("PRE-DISK", needs[-1].what, message, fix)
 
 
@@ -301,7 +303,7 @@ def _fewer_checkpoints(case: Case, fitting: int) -> Fix:
     if fitting > 0 and case.steps:
         end = {"train.ckpt.save_freq": case.steps, "train.ckpt.save_freq_in_epoch": 0}
         return Fix(changes=end)
-    return Fix() if case("policy.lora") else Fix(flags={"--tuning": "lora"})
+    return Fix()
 
 
 # ---- S3 and Hub --------------------------------------------------------------------------------

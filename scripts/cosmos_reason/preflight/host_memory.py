@@ -55,7 +55,10 @@ def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
         return
     message = f"got {there:.0f} GiB, expected {needed / USABLE:.0f}, to use {needed:.0f} ({parts})"
     report = findings.error if needed > there else findings.warning
-    yield report("PRE-HOST-MEMORY", "host memory", message, smaller(case, plan, terms))
+    fix = smaller(case, terms, needed - USABLE * there)
+    if not fix and terms.get("the model while it is exported") and not plan.lora_rank:
+        message += "; adapters (--tuning lora) are exported without the model"
+    yield report("PRE-HOST-MEMORY", "host memory", message, fix)
 
 
 def _asked(preflight: Preflight) -> float:
@@ -129,19 +132,19 @@ def _memory_of_machine(preflight: Preflight) -> float | None:
     return int(told[1]) / KIB_PER_GIB if told else None
 
 
-def smaller(case: Case, plan: Plan, terms: dict[str, float]) -> Fix:
-    """Return what makes the largest part smaller for which there is something."""
+def smaller(case: Case, terms: dict[str, float], excess: float) -> Fix:
+    """Return the changes that save at least `excess` GiB, of what takes most first; nothing where
+    all of them do not, or only what would train otherwise."""
     changes = {
         "records read ahead": fewer_batches(case) if terms.get("records read ahead") else Fix(),
         "frames kept": Fix(changes={OPTIONS + "frame_cache_gib": 0}),
         "features kept": Fix(changes={OPTIONS + "feature_cache_gib": 0}),
         "a copy of the state to be saved": Fix(changes={SAVE_MODE: "sync"}),
         "offloaded states": Fix(changes={"train.fsdp_offload": False}),
-        "the model while it is exported": Fix()
-        if plan.lora_rank
-        else Fix(flags={"--tuning": "lora"}),
     }
-    for name, _ in sorted(terms.items(), key=lambda term: -term[1]):
-        if changes.get(name):
-            return changes[name]
-    return Fix()
+    together = Fix()
+    for name, gib in sorted(terms.items(), key=lambda term: -term[1]):
+        if excess > 0 and changes.get(name):
+            together |= changes[name]
+            excess -= gib
+    return together if excess <= 0 else Fix()

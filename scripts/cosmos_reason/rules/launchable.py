@@ -20,9 +20,9 @@ def ways(action: str | None = None) -> list[tuple[str, str]]:
     return found
 
 
-def check(platform: str, engine: str, action: str) -> list[Finding]:
+def check(platform: str, engine: str, action: str, is_site: bool = False) -> list[Finding]:
     """Return an error, with the nearest way out, for an action that is not launched with the engine
-    on the platform."""
+    on the platform; of a site the platform stands."""
     able = ways(action)
     if (engine, platform) in able:
         return []
@@ -34,6 +34,8 @@ def check(platform: str, engine: str, action: str) -> list[Finding]:
     message = f"{got}, which this version does not launch; expected {expected}"
     if engine == "cosmos-rl":
         message += BY_HAND
+    if is_site:
+        able = [way for way in able if way[1] == platform] or [(engine, platform)]
     near_engine, near_platform = max(able, key=lambda way: (way[0] == engine, way[1] == platform))
     flags = {}
     if near_engine != engine:

@@ -142,7 +142,7 @@ def located(action: str, engine: str, file: Path) -> dict:
 
 def with_one_fix(found: list[Finding], action: str, file: Path, engine: str) -> list[Finding]:
     """Return the findings; errors that flags of build_spec mend in `file` get the one command that
-    mends them all."""
+    mends them all: in place where build_spec wrote it, else in a new file beside it."""
     mendable = []
     together = Fix()
     for finding in found:
@@ -150,9 +150,8 @@ def with_one_fix(found: list[Finding], action: str, file: Path, engine: str) -> 
             mendable.append(finding)
             together |= finding.fix
     name = shlex.quote(str(file))
-    flags = {**together.flags, "-o": file}
-    if not origins.of_values(file):
-        flags["--force"] = True
+    is_ours = bool(origins.of_values(file))
+    flags = {**together.flags, "-o": file if is_ours else f"{file.with_suffix('')}-mended.toml"}
     command = f"scripts/build_spec.py {action} --spec {name} --engine {engine}"
     fix = Fix(changes=together.changes, flags=flags, command=command)
     return [replace(finding, fix=fix) if finding in mendable else finding for finding in found]

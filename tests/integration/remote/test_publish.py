@@ -369,7 +369,8 @@ def test_weights_that_would_stay_beside_are_refused(hub, folder):
     hub.repos[REPO] = {"private": True, "files": {"model.safetensors": b"old", "notes.md": b"mine"}}
     done, said = publish(folder, "--hub", REPO, "--yes")
     assert done.returncode == 1 and ids(said) == ["PUBLISH-OTHER-WEIGHTS"] and hub.calls == []
-    assert said["findings"][0]["fix"] == f"hf repos delete-files {REPO} model.safetensors"
+    assert said["findings"][0]["fix"] == "", "nobody pastes the deletion of a published model"
+    assert said["findings"][0]["data"]["names"] == ["model.safetensors"]
 
 
 def test_what_must_not_be_published(hub, folder, model, tmp_path):

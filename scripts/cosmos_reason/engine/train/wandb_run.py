@@ -14,7 +14,6 @@ from cosmos_reason.base.metrics_log import MetricsLog
 
 NAME = "wandb"
 RUN_ID = "wandb_run_id"  # in the state that a training resumes from
-WITHOUT = Fix(changes={"logging.logger": ["console"]})
 
 
 class Reported:
@@ -84,4 +83,6 @@ def _begun(logging: dict, spec: dict, folder: Path, resumed: str | None):
             settings=wandb.Settings(console="off", save_code=False, disable_git=True),
         )
     except wandb.Error as problem:
-        raise outside("ENGINE-WANDB", "logging.logger", str(problem), WITHOUT) from None
+        others = [logger for logger in logging["logger"] if logger != NAME]
+        fix = Fix(changes={"logging.logger": others})
+        raise outside("ENGINE-WANDB", "logging.logger", str(problem), fix) from None

@@ -47,7 +47,7 @@ def _absent(gpus: list[Gpu], wanted: list[int]) -> list[Finding]:
     if not there or not absent:
         return []
     message = f"got no GPU {absent} on this host, expected some of {there}"
-    return [findings.error("PRE-GPU-INDEX", "--target-gpu-index", message, target_flag(there))]
+    return [findings.error("PRE-GPU-INDEX", "--target-gpu-index", message)]
 
 
 def target_flag(indices: list[int]) -> Fix:
@@ -84,7 +84,7 @@ def other_nodes(preflight: Preflight, there: list[int]) -> Fix:
 def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     """Number, memory and architecture against what the options and the spec ask of one node."""
     if gpus:
-        yield from _memory(gpus, preflight.options)
+        yield from _memory(gpus, preflight)
         yield from _count(gpus, preflight)
         least = preflight.options.gpu_min_total_memory_gb
         if least:
@@ -102,7 +102,9 @@ def _count(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     asked = preflight.options.gpu_min_count == needed
     reason = "--gpu-min-count" if asked else "the spec's layout"
     message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
-    yield findings.error("PRE-GPU-COUNT", "GPUs", message, fewer_gpus(preflight, len(gpus)))
+    # What --gpu-min-count demands no other layout of the spec gives.
+    fix = Fix() if asked else fewer_gpus(preflight, len(gpus))
+    yield findings.error("PRE-GPU-COUNT", "GPUs", message, fix)
 
 
 def _idle(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
@@ -139,7 +141,8 @@ def _not_compared(preflight: Preflight) -> Iterator[Finding]:
     yield report("PRE-GPU-UNKNOWN", "GPUs", message, missing_description(options))
 
 
-def _memory(gpus: list[Gpu], options: PreflightOptions) -> Iterator[Finding]:
+def _memory(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
+    options, needed = preflight.options, preflight.gpus_per_node
     known = [gpu for gpu in gpus if gpu.gib is not None]
     unknown = [gpu for gpu in gpus if gpu.gib is None]
     if unknown:
@@ -152,21 +155,24 @@ def _memory(gpus: list[Gpu], options: PreflightOptions) -> Iterator[Finding]:
         yield report("PRE-GPU-MEMORY-UNKNOWN", "GPUs", message, fix)
     least = options.gpu_min_memory_gb
     if least:
-        yield from _smaller(known, least, findings.ERROR, "--gpu-min-memory-gb")
+        yield from _smaller(known, needed, least, findings.ERROR, "--gpu-min-memory-gb")
     low = options.low_vram_threshold_gb
     if low:
-        yield from _smaller(known, low, findings.WARNING, "--low-vram-threshold-gb")
+        yield from _smaller(known, needed, low, findings.WARNING, "--low-vram-threshold-gb")
 
 
-def _smaller(gpus: list[Gpu], limit: float, severity: str, flag: str) -> Iterator[Finding]:
-    """Yield a finding about the GPUs of less than `limit` GiB; its fix chooses the others."""
+def _smaller(
+    gpus: list[Gpu], needed: int, limit: float, severity: str, flag: str
+) -> Iterator[Finding]:
+    """Yield a finding about the GPUs of less than `limit` GiB; its fix chooses the others, where
+    they are as many as the launch needs."""
     small = [gpu for gpu in gpus if gpu.gib < limit]
     if not small:
         return
     first = small[0]
     message = f"got {first.gib:.1f} GiB on GPU {first.index} ({first.name}), expected {limit:g}"
     large = [gpu.index for gpu in gpus if gpu.gib >= limit]
-    fix = target_flag(large) if large else Fix()
+    fix = target_flag(large) if large and len(large) >= needed else Fix()
     data = {"gpus": [gpu.index for gpu in small]}
     yield Finding("PRE-GPU-MEMORY", severity, flag, message, fix, data)
 
@@ -185,7 +191,8 @@ def check_total(
     if set_aside:
         yield findings.info("PRE-GPU-TOTAL", where, f"{message}, set aside because {set_aside}")
     else:
-        yield findings.error("PRE-GPU-TOTAL", where, message, Fix(flags={"--tuning": "lora"}))
+        message += "; adapters (--tuning lora) need a part of it"
+        yield findings.error("PRE-GPU-TOTAL", where, message)
 
 
 def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> Iterator[Finding]:
@@ -244,8 +251,9 @@ def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> 
             yield findings.warning("PRE-GPU-ARCH-UNLISTED", "GPUs", message)
             continue
         message = f"got {architecture}, expected one of {listed} ({label})"
-        fix = Fix(flags={"--image": "IMAGE"})
-        yield findings.error("PRE-GPU-ARCH", "GPUs", message, fix)
+        if label == IMAGE:
+            message += "; take an image that is built for it"
+        yield findings.error("PRE-GPU-ARCH", "GPUs", message)
         return
 
 
@@ -262,9 +270,11 @@ def _number(architecture: str) -> int:
 
 
 def _blocked(architecture: str, reason: str, supported: list[str]) -> Finding:
-    message = f"got {architecture}: {reason}; expected one of {', '.join(supported)}"
-    fix = Fix(flags={"--image-supported-sm": architecture})
-    return findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message, fix)
+    message = (
+        f"got {architecture}: {reason}; expected one of {', '.join(supported)}, or "
+        "--image-supported-sm once the image was seen to work there"
+    )
+    return findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message)
 
 
 def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:

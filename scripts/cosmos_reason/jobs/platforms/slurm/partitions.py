@@ -227,12 +227,12 @@ def _no_gpus(name: str, rows: list[Nodes], gpus: int) -> Finding:
     up = [row for row in rows if row.is_up]
     having = [row for row in up if row.gpus()]
     message = f"got no node with GPUs (GRES) in {name}, expected {gpus} on each"
-    fix = Fix(flags={"--gres": "none"})
+    fix = Fix()
     if having:
         large = max(having, key=Nodes.gpus)
         fix = Fix(flags={"--partition": large.partition})
     else:
-        message += "; where SLURM does not count GPUs, they are not asked for"
+        message += "; where SLURM does not count GPUs, --gres none does not ask for them"
     return error("PRE-SLURM-GRES", name, message, fix)
 
 
