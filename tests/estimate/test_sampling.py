@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate.text_tokens import Estimate
@@ -65,6 +66,36 @@ def test_resized_sides_are_whole_patches_within_the_budget(height, width, factor
 def test_a_clip_shorter_than_the_sample_is_refused(nframes, frames):
     with pytest.raises(Failure, match="DATA-CLIP-TOO-SHORT"):
         sampling.frame_indices(frames, 10, VisionOptions(nframes=nframes))
+
+
+def test_no_more_frames_are_sampled_than_a_clip_has():
+    indices = sampling.frame_indices(11, 1, VisionOptions(fps=60, max_frames=64))
+    assert indices == sampling.frame_indices(11, 1, VisionOptions(nframes=10))
+
+
+@pytest.mark.parametrize(
+    ("size", "frames", "options", "fits"),
+    [
+        # a frame may exceed its floor by a twentieth, however small the budget
+        ((448, 480), 8, {"min_pixels": 204800, "total_pixels": 1024}, True),
+        ((480, 480), 8, {"min_pixels": 204800, "total_pixels": 1024}, False),
+        # nine tenths of 128,000 tokens for a clip, of which a token has two frames
+        ((640, 768), 480, {}, True),
+        ((672, 768), 480, {}, False),
+        # Edge bounds all frames together: 64 tokens of each
+        ((256, 256), 4, {"family": FAMILIES["cosmos3_edge"], "max_pixels": 65536}, True),
+        ((288, 256), 4, {"family": FAMILIES["cosmos3_edge"], "max_pixels": 65536}, False),
+    ],
+)
+def test_a_frame_of_the_largest_size_stays_as_it_is(size, frames, options, fits):
+    options = VisionOptions(nframes=frames, **options)
+    assert (sampling.frame_size(*size, frames, options, 16) == size) == fits
+
+
+def test_sides_of_two_hundred_to_one_are_the_longest():
+    assert sampling.smart_resize(8, 1600, 32, 4096, 2**20)
+    with pytest.raises(Failure, match="DATA-MEDIA-RATIO"):
+        sampling.smart_resize(8, 1601, 32, 4096, 2**20)
 
 
 def test_half_way_numbers_round_to_even():

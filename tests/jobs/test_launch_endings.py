@@ -16,7 +16,7 @@ from support import files_up_to, run_script
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import error
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.jobs import launch, progress
+from cosmos_reason.jobs import evidence, launch, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.spec import document
@@ -35,6 +35,14 @@ def test_a_whole_training_is_complete(site):
     assert Path(record.evidence["checkpoint"]).name == "step_3"
     for line in progress.read_metrics(folder)[0]:
         Draft202012Validator(bundle.schema("metrics_line")).validate(line)
+
+
+def test_an_end_that_nobody_saw_is_judged_by_what_the_job_left(site):
+    record = ended(site.submit())
+    unseen = evidence.ended(record, None)
+    assert (unseen.state, unseen.exit_code) == ("COMPLETE", None)
+    assert "no exit code is known" in unseen.reason
+    assert evidence.ended(record, 1).state == "ERROR", "an end that was seen counts"
 
 
 def test_a_training_whose_upload_failed_is_not_complete(site):

@@ -51,6 +51,10 @@ def in_folder(site, action, folder):
         ([6.2, 25.0, 160.0, *[80.0] * 10, *[14.5] * 17], [6.2, 14.5]),  # measured, at a rate of 1
         ([6.2, 4.0, *[1.0] * 27, 30.0], None),  # one odd batch at the end
         ([0.1, *[0.9] * 29], None),  # a first batch by luck
+        ([1.5, *[3.0] * 29], None),  # twice as high is not yet a rise
+        ([1.5, *[3.1] * 29], [1.5, 3.1]),
+        ([1.5, *[3.1] * 19], [1.5, 3.1]),  # the fewest losses that tell
+        ([1.5, *[3.1] * 18], None),
         ([float("nan"), *[3.0] * 29], None),
         ([1.0, *[40.0] * 4], None),  # too few to tell
     ],
@@ -358,7 +362,7 @@ def test_rows_of_another_run_are_no_evidence(site):
     assert record.state == "ERROR" and "written by no job" in record.reason
 
 
-@pytest.mark.parametrize(("limit", "questions"), [(0, 4), (3, 3), (9, 4)])
+@pytest.mark.parametrize(("limit", "questions"), [(0, 4), (1, 1), (3, 3), (9, 4)])
 def test_an_evaluation_of_tao_is_counted_against_its_annotations(tmp_path, limit, questions):
     """It leaves no count of its own; a limit of 0 is none."""
     turns = [{"from": "human", "value": "?"}, {"from": "gpt", "value": "a"}]
@@ -375,7 +379,7 @@ def test_an_evaluation_of_tao_is_counted_against_its_annotations(tmp_path, limit
         spec_path=tmp_path / "spec.toml",
         wrote=list,
     )
-    for count in (questions - 1, questions, questions + 1):
+    for count in {questions - 1, questions, questions + 1} - {0}:
         storage.write_json(results, [{"response": "a"}] * count)
         found, fault = row_evidence.of_rows(job)
         assert (found["rows"], found["questions"]) == (count, questions)

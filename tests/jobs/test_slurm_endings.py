@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -84,7 +85,11 @@ def test_the_last_line_is_not_what_srun_says_of_the_end(site, monkeypatch):
     assert evidence._last_line(job) == f"log ends: {other}"
 
 
-@pytest.mark.parametrize(("code", "told"), [(255, "exit code 255"), (139, "ended by SIGSEGV")])
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(255, "exit code 255"), (139, "ended by SIGSEGV"), (128, "exit code 128"),
+     (129, "ended by SIGHUP")],
+)  # fmt: skip
 def test_only_numbers_of_signals_are_signals(code, told):
     assert evidence.describe_exit(code) == told
 
@@ -159,6 +164,37 @@ def test_a_job_that_is_begun_anew_after_its_end_is_no_longer_ending(site, monkey
     tells(cluster, job, "PENDING", "BeginTime")
     anew = slurm.judged(awaited)
     assert anew.state == "PENDING" and not anew.is_ending
+
+
+def test_what_a_script_of_requeue_noted_is_no_end_while_the_cluster_runs_it(site, monkeypatch):
+    job, cluster = submitted(site, monkeypatch)
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    note(job, slurm_script.ENDED, "143\n")
+    job = jobs.Job.load(job.folder)
+    tells(cluster, job, "RUNNING")
+    assert slurm.judged(job).is_ending, "its script ended, and nothing begins it again"
+    anew = slurm.judged(replace(job, options=job.options | {"requeue": True}))
+    assert anew.state == "RUNNING" and not anew.is_ending
+
+
+@pytest.mark.parametrize(("noted", "is_over"), [(("n1",), False), (("n1", "n2"), True)])
+def test_a_job_is_over_when_each_node_has_noted_its_end(site, monkeypatch, noted, is_over):
+    job, cluster = submitted(site, monkeypatch, nodes=2)
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    note(job, slurm_script.ENDED, "0\n")
+    for number, name in enumerate(noted):
+        note(job, f"node.{number}.exit", f"{name} 0\n")
+    tells(cluster, job, "RUNNING")
+    judged = slurm.judged(jobs.Job.load(job.folder))
+    assert judged.is_ending != is_over
+
+
+@pytest.mark.parametrize(("ago", "is_awaited"), [(50, True), (70, False)])
+def test_an_end_is_awaited_for_the_patience_that_is_named(site, monkeypatch, ago, is_awaited):
+    job, _ = submitted(site, monkeypatch)
+    seen = jobs.time_text(time.time() - ago)
+    job = replace(job, platform_ref=job.platform_ref | {jobs.END_SEEN: seen})
+    assert slurm._is_awaited(job, 60) == is_awaited
 
 
 class Clock:

@@ -1,6 +1,8 @@
 """Each rule on the smallest spec that breaks it: its finding, its fix, and silence when all is
 well."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,10 @@ BOUNDARIES = {
     "SPEC-GPUS-IDLE": ("grpo", "cosmos-rl", "gpus", 4, 5, {}),
     "SPEC-GPUS-FEW-GRPO": ("grpo", "cosmos-rl", "gpus", 4, 3, {}),
     "SPEC-RATE-HIGH": ("train", "tao", "train__optm_lr", 9.9e-5, 1e-4, {}),
+    "SPEC-RATE-BFLOAT16": (
+        "train", "cosmos-rl", "train__optm_lr", 0.02 / 512, 0.0199 / 512,
+        {"train__master_dtype": "bfloat16"},
+    ),
     "SPEC-WARMUP-LONG": ("train", "tao", "train__optm_warmup_steps", 0.2, 0.21, {}),
     "SPEC-WARMUP-ALL": ("train", "tao", "train__optm_warmup_steps", 0.99, 1.0, {}),
     "SPEC-WARMUP-FLOAT": ("train", "tao", "train__optm_warmup_steps", 1.0, 1.5, {}),
@@ -70,6 +76,9 @@ BOUNDARIES = {
     "SPEC-SAVE-NEVER": (
         "train", "tao", "train__ckpt__save_freq", 10, 11,
         {"train__max_num_steps": 10, "train__ckpt__save_freq_in_epoch": 0},
+    ),
+    "SPEC-FRAMES-ORDER": (
+        "train", "tao", "custom__vision__max_frames", 8, 6, {"custom__vision__min_frames": 8},
     ),
     "SPEC-KL-ZERO": ("grpo", "cosmos-rl", "train__train_policy__kl_beta", 1e-9, 0.0, {}),
     "SPEC-KL-HIGH": ("grpo", "cosmos-rl", "train__train_policy__kl_beta", 0.2, 0.21, {}),
@@ -98,6 +107,11 @@ def test_a_rule_begins_where_its_text_says(rule):
     action, engine, key, fine, wrong, others = BOUNDARIES[rule]
     assert rule not in found(action, engine, **others | {key: fine})
     assert rule in found(action, engine, **others | {key: wrong})
+
+
+def test_two_gpus_are_the_fewest_that_a_policy_and_its_rollouts_are_laid_out_for():
+    assert found("grpo", "cosmos-rl", gpus=2)["SPEC-GPUS-GRPO"].fix
+    assert not found("grpo", "cosmos-rl", gpus=1)["SPEC-GPUS-GRPO"].fix
 
 
 def test_adapters_bear_a_rate_of_ten_times_as_much():
@@ -420,6 +434,35 @@ def test_facts_find_records_that_do_not_fit(facts):
     assert "SPEC-LENGTH-SAMPLE" not in found(
         "train", facts=facts, policy__model_max_length=longer, custom__vision__nframes=6
     )
+
+
+def most_tokens(facts, action, **view):
+    """Of the longest record, as the finding about it says."""
+    told = found(action, "cosmos-rl", facts=facts, **view | {"policy__model_max_length": 512})
+    return int(re.search(r"up to (\d+) tokens", told["SPEC-LENGTH-SAMPLE"].message)[1])
+
+
+def test_a_record_may_be_as_long_as_the_limit(facts):
+    view = {"custom__vision__nframes": 6}
+    most = most_tokens(facts, "train", **view)
+    for limit, is_told in ((most, False), (most - 1, True)):
+        told = found("train", facts=facts, policy__model_max_length=limit, **view)
+        assert ("SPEC-LENGTH-SAMPLE" in told) == is_told
+
+
+def test_a_length_up_to_the_default_is_taken_before_pixels_are(facts):
+    size = {"nframes": 6, "resized_height": 3712, "resized_width": 3712}
+    told = found("train", facts=facts, policy__model_max_length=20000, custom__vision=size)
+    assert told["SPEC-LENGTH-SAMPLE"].fix.changes == {"policy.model_max_length": 40960}
+
+
+def test_a_model_has_positions_for_the_longest_record_and_its_answer(facts):
+    view = {"custom__vision__nframes": 6}
+    room = 262144 - most_tokens(facts, "grpo", rollout__max_response_length=1, **view)
+    for answer, fix in ((room, {"policy.model_max_length": 262144}), (room + 1, {})):
+        told = found("grpo", "cosmos-rl", facts=facts, policy__model_max_length=300000,
+                     rollout__max_response_length=answer, **view)  # fmt: skip
+        assert told["SPEC-LENGTH-POSITIONS"].fix.changes == fix
 
 
 def test_a_record_beyond_every_length_gets_a_pixel_budget(facts):

@@ -15,6 +15,7 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import checking as rules
+from cosmos_reason.rules import recipes
 from cosmos_reason.rules.case import COUNTED_BYTES, Case
 from cosmos_reason.spec import document
 from cosmos_reason.spec.origins import nodes_of as noted_nodes
@@ -352,25 +353,15 @@ def test_a_global_batch_is_dealt_to_the_data_parallel_ranks(here, words, each, i
 @pytest.mark.parametrize(
     ("words", "id", "fix"),
     [
-        (
-            "train --gpus-per-node 8 --global-batch 18",
-            "SPEC-GLOBAL-BATCH",
-            "replace --global-batch 18 with --global-batch 16",
-        ),
-        (
-            "train --gpus-per-node 8 --global-batch 3",
-            "SPEC-GLOBAL-BATCH",
-            "replace --global-batch 3 with --global-batch 8",
-        ),
-        (
-            "train --global-batch 8 --set batch_size=4",
-            "SPEC-KEY-TWICE",
-            "drop --set batch_size=4",
-        ),
+        ("train --gpus-per-node 8 --global-batch 18", "SPEC-GLOBAL-BATCH",
+         "replace --global-batch 18 with --global-batch 16"),
+        ("train --gpus-per-node 8 --global-batch 3", "SPEC-GLOBAL-BATCH",
+         "replace --global-batch 3 with --global-batch 8"),
+        ("train --global-batch 8 --set batch_size=4", "SPEC-KEY-TWICE", "drop --set batch_size=4"),
         ("evaluate --global-batch 8", "SPEC-FLAG", "drop --global-batch 8"),
         ("grpo --engine cosmos-rl --global-batch 8", "SPEC-FLAG", "drop --global-batch 8"),
     ],
-)
+)  # fmt: skip
 def test_a_global_batch_that_cannot_be_dealt_is_refused(here, words, id, fix):
     code, found, _ = run(words)
     assert code == 1 and str(found[id].fix) == fix
@@ -486,6 +477,16 @@ def test_a_batch_that_nobody_chose_is_that_of_recipes_where_it_can_be_formed(
     assert code == 0, found
     policy = made["train"]["train_policy"]
     assert (made["train"]["train_batch_per_replica"], policy["mini_batch"]) == (batch, in_one_pass)
+
+
+def test_a_pass_of_several_takes_records_up_to_the_length_of_recipes(here, monkeypatch):
+    words = f"--engine tao --model reason2-2b --dataset-facts {write_facts(here, 1600)}"
+    _, found, _ = run(f"train --train-root data {words} --set policy.model_max_length=512")
+    most = int(re.search(r"up to (\d+) tokens", found["SPEC-LENGTH-SAMPLE"].message)[1])
+    for longest, in_one_pass in ((most, 4), (most - 1, 1)):
+        monkeypatch.setattr(recipes, "LONGEST", longest)
+        _, _, made = run(f"train --train-root data {words}", f"{longest}.toml")
+        assert made["train"]["train_policy"]["mini_batch"] == in_one_pass
 
 
 def test_data_enough_change_of_the_template_what_is_said(here):

@@ -20,20 +20,16 @@ def here(tmp_path, monkeypatch):
     [
         (CLEAN["guide"], ("cosmos-rl", "custom.dataset")),
         (CLEAN["own dataset script"], ("cosmos-rl", "custom.dataset")),
-        (
-            POLICY + '[train]\ntrain_policy = {type = "sft", dataset = {name = "a/b"}}\n',
-            ("cosmos-rl", "train.train_policy.dataset.name"),
-        ),
-        (
-            POLICY + '[train]\ntrain_policy = {type = "grpo"}\n[rollout]\nbatch_size = 1\n',
-            ("cosmos-rl", "train.train_policy.type"),
-        ),
+        (POLICY + '[train]\ntrain_policy = {type = "sft", dataset = {name = "a/b"}}\n',
+         ("cosmos-rl", "train.train_policy.dataset.name")),
+        (POLICY + '[train]\ntrain_policy = {type = "grpo"}\n[rollout]\nbatch_size = 1\n',
+         ("cosmos-rl", "train.train_policy.type")),
         (TAO["tao train"], ("tao", "results_dir")),
         (TAO["tao evaluate"], ("tao", "model.save_folder")),
         (CLEAN["several rates"], None),
         (FRAMEWORK, None),
     ],
-)
+)  # fmt: skip
 def test_keys_tell_the_engine(here, text, told):
     (here / "guide.toml").write_text(text)
     assert origins.engine_by_keys("guide.toml") == told

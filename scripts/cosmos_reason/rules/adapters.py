@@ -54,10 +54,6 @@ def unmatched_targets(case) -> list[str]:
     return [entry for entry in targets(case) if not is_part_of_a_layer(case, entry)]
 
 
-def matched_targets(case) -> list[str] | str:
-    return [entry for entry in targets(case) if is_part_of_a_layer(case, entry)] or "all-linear"
-
-
 def adapters_to_be_merged(case):
     entries = targets(case)
     if isinstance(entries, str):
@@ -93,7 +89,9 @@ RULES = (
         "SPEC-LORA-LAYERS", ERROR, TRAINING, "policy.lora.target_modules",
         "part of no layer's name",
         lambda case: ", ".join(shown(entry) for entry in unmatched_targets(case)),
-        reads=("policy.lora", "{model}"), fix=matched_targets,
+        reads=("policy.lora", "{model}"), fix=lambda case: [
+            entry for entry in targets(case) if is_part_of_a_layer(case, entry)
+        ] or "all-linear",
     ),
     Rule(
         "SPEC-LORA-MERGE", INFO, TRAINING, "policy.lora.target_modules",

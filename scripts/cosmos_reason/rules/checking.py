@@ -136,6 +136,7 @@ def _remedy(rule: Rule, case: Case, key: str) -> Fix:
         return Fix()
     if not isinstance(fix, Fix):
         fix = Fix(changes={key: fix})
+    # A fix that writes what is there already would be pasted for nothing.
     changes = {}
     for changed, value in fix.changes.items():
         now = case(changed)

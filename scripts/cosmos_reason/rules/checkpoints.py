@@ -36,11 +36,6 @@ def incomplete_resume(case):
     return case.resumed is None
 
 
-def choose_of_finished_run(case) -> Fix:
-    run = shlex.quote(str(case.finished.parents[2]))
-    return Fix(command=f"scripts/select_checkpoint.py {run}")
-
-
 RULES = (
     # Off is the trainer's own default.
     Rule(
@@ -83,7 +78,9 @@ RULES = (
         "this run is finished, no step is left; take its model, "
         "or train on in a new run that starts from it (--model)",
         lambda case: case.finished and f"the model is {case.finished}",
-        reads=(*RESUMED, *STEPS), fix=choose_of_finished_run,
+        reads=(*RESUMED, *STEPS), fix=lambda case: Fix(command=shlex.join(
+            ["scripts/select_checkpoint.py", str(case.finished.parents[2])]
+        )),
     ),
     # cosmos-rl keeps the number of steps it saved (ckpt_total_steps), so that a longer schedule
     # is not taken up.

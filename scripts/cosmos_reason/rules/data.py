@@ -43,11 +43,6 @@ def validation_without_data(case):
     return not case(VALIDATION_DATA[1]) and not is_split
 
 
-def validation_loss_without_last_batch(case):
-    drops = case("validation.enable") and case(DROP_LAST)
-    return case.cosmos and drops and case("validation.batch_size") != 1
-
-
 def is_best_by_answers(case) -> bool:
     return case(BEST_BY) == "val_accuracy"
 
@@ -171,7 +166,8 @@ RULES = (
     Rule(
         "SPEC-VALIDATION-LOSS", WARNING, "train", DROP_LAST,
         "the validation loss leaves out the last batch and is too low",
-        validation_loss_without_last_batch,
+        lambda case: case.cosmos and case("validation.enable") and case(DROP_LAST)
+        and case("validation.batch_size") != 1,
         reads=("validation.enable", "validation.batch_size"), fix=False,
     ),
     Rule(

@@ -10,11 +10,6 @@ from cosmos_reason.spec import quantizing
 DEFAULT_SAMPLES, FEW_SAMPLES = 512, 64
 
 
-def with_adapter(case) -> Fix:
-    base = case(case.params["base"]) or case.adapter_base
-    return Fix(changes={case.params["adapter"]: True, case.params["base"]: base})
-
-
 def shown_kind(case) -> str:
     """Return the kind of medium that a file's name shows, else the one asked for."""
     from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -64,7 +59,10 @@ RULES = (
     Rule(
         "SPEC-ADAPTER-FOLDER", ERROR, MODELS, "{adapter}", "the model folder is a LoRA adapter",
         lambda case: bool(case.adapter_base) and not case(case.params["adapter"]),
-        reads=("{model}", "{base}"), fix=with_adapter,
+        reads=("{model}", "{base}"), fix=lambda case: Fix(changes={
+            case.params["adapter"]: True,
+            case.params["base"]: case(case.params["base"]) or case.adapter_base,
+        }),
     ),
     Rule(
         "SPEC-ADAPTER-BASE", ERROR, MODELS, "{base}", "enable_lora needs the base model",

@@ -118,14 +118,10 @@ SIZED = ("policy.lora", "{model}")  # what decides how far a model is sharded
 MOVED = ("{model}", SHARD, GRID + "cp_size", GRID + "pp_size")  # what moved_to_shards reads
 
 
-def rollouts_in_tensor_parallel(case) -> Fix:
-    shards, tensors = ROLLOUT + "dp_shard_size", ROLLOUT + "tp_size"
-    return Fix(changes={shards: 1, tensors: case(shards) * case(tensors)})
-
-
-def whole_replicas(case) -> Fix:
-    replicas, grid = GRID + "n_init_replicas", GRID + "dp_replicate_size"
-    return Fix(changes={grid: 1, replicas: case(replicas) * case(grid)})
+def moved(case, table: str, first: str, second: str) -> Fix:
+    """Return the fix that gives the ranks of one size to another of the same table."""
+    sizes = case(table + first) * case(table + second)
+    return Fix(changes={table + first: 1, table + second: sizes})
 
 
 RULES = (
@@ -161,7 +157,8 @@ RULES = (
         "SPEC-ROLLOUT-SHARD", ERROR, "grpo", ROLLOUT + "dp_shard_size",
         "rollout engines have no shards: tp_size x pp_size must be their GPUs",
         lambda case: case(ROLLOUT + "dp_shard_size") > 1,
-        reads=(ROLLOUT + "tp_size",), fix=rollouts_in_tensor_parallel,
+        reads=(ROLLOUT + "tp_size",),
+        fix=lambda case: moved(case, ROLLOUT, "dp_shard_size", "tp_size"),
     ),
     # In float32 weights, gradients and both moments of Adam are 16 bytes a parameter.
     Rule(
@@ -201,7 +198,8 @@ RULES = (
     Rule(
         "SPEC-REPLICATE-GRPO", ERROR, "grpo", GRID + "dp_replicate_size",
         "cosmos-rl ends a grpo run with more than 1; n_init_replicas gives as many",
-        replicated, reads=(GRID + "n_init_replicas",), fix=whole_replicas,
+        replicated, reads=(GRID + "n_init_replicas",),
+        fix=lambda case: moved(case, GRID, "dp_replicate_size", "n_init_replicas"),
     ),
     # The trainer's words for it are "DDP has not supported > 1D parallelism".
     Rule(

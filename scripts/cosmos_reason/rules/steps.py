@@ -50,15 +50,6 @@ def ranks_left_over(case, batch: int) -> str:
     return f"a replica has {case.ranks_of_replica} ranks"
 
 
-def validation_batch_not_over_replica(case):
-    own = case("validation.batch_size")
-    return case("validation.enable") and own and ranks_left_over(case, own)
-
-
-def keep_incomplete_batches(case) -> Fix | None:
-    return Fix(changes={DROP_LAST: False}) if case.records else None
-
-
 def no_step(case):
     if case.steps_per_epoch != 0:
         return None
@@ -245,12 +236,14 @@ RULES = (
     Rule(
         "SPEC-VALIDATION-REPLICAS", ERROR, "train", "validation.batch_size",
         "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
-        validation_batch_not_over_replica,
+        lambda case: case("validation.enable") and case("validation.batch_size")
+        and ranks_left_over(case, case("validation.batch_size")),
         reads=("validation.enable", *RANKS), fix=lambda case: case.ranks_of_replica,
     ),
     Rule(
         "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
-        no_step, reads=STEPS_PER_EPOCH, fix=keep_incomplete_batches,
+        no_step, reads=STEPS_PER_EPOCH,
+        fix=lambda case: Fix(changes={DROP_LAST: False}) if case.records else None,
     ),
     Rule(
         "SPEC-STEPS-FEW", WARNING, "train", "train.epoch",

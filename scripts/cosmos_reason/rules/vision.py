@@ -24,11 +24,6 @@ def removed(case, *names: str) -> Fix:
     return Fix(changes={case.vision + name: None for name in names})
 
 
-def bounds_beside_nframes(case):
-    bounded = case.has(case.vision + "min_frames") or case.has(case.vision + "max_frames")
-    return bounded and case.has(case.vision + "nframes")
-
-
 def crossed_frame_bounds(case):
     least, most = sampled(case, "min_frames"), sampled(case, "max_frames")
     if least and most and least > most:
@@ -91,12 +86,6 @@ def floor_beyond_budget(case):
     if total and frames and frames > 2 * total / (1.05 * floor):
         return f"{frames} frames of at least {floor} pixels"
     return None
-
-
-def complete_size(case) -> Fix | int:
-    if case.has(case.vision + "resized_width"):
-        return 448
-    return Fix(changes={case.vision + "resized_width": 448})
 
 
 def fewer_frames(case) -> int | None:
@@ -164,7 +153,8 @@ RULES = (
     Rule(
         "SPEC-FRAMES-BOUNDS", WARNING, ANY, "{vision}.max_frames",
         "min_frames and max_frames belong to fps, not to nframes",
-        bounds_beside_nframes,
+        lambda case: case.has(case.vision + "nframes")
+        and any(case.has(case.vision + name) for name in ("min_frames", "max_frames")),
         reads=("{vision}.nframes", "{vision}.min_frames"),
         fix=lambda case: removed(case, "min_frames", "max_frames"),
     ),
@@ -198,7 +188,9 @@ RULES = (
         "resized_height and resized_width go together",
         lambda case: case.has(case.vision + "resized_height")
         != case.has(case.vision + "resized_width"),
-        reads=("{vision}.resized_width",), fix=complete_size,
+        reads=("{vision}.resized_width",), fix=lambda case: 448
+        if case.has(case.vision + "resized_width")
+        else Fix(changes={case.vision + "resized_width": 448}),
     ),
     # The sampler raises unless 2 <= frames <= those of the clip.
     Rule(

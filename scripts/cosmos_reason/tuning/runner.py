@@ -131,6 +131,7 @@ class Runner:
             if trial["state"] == COMPLETE:
                 is_due = is_mended and not self.study.minimizes
             else:
+                # A suggestion that failed by its values is a result: the sampler avoids them.
                 is_new_suggestion = trial["kind"] == SEARCH and not trial["checkpoint"]
                 is_due = trial["state"] == FAILED and (trial in lost or not is_new_suggestion)
             if is_due:
@@ -176,6 +177,7 @@ class Runner:
         for trial in left:
             if self.has_running_job(trial):
                 return trial  # on the GPUs that its job has
+        # A trial that waits holds its GPUs too, or two of them would be started on the same.
         taken = set()
         for trial in self.driven:
             taken.update(trial["gpu_ids"] or ())
@@ -208,6 +210,7 @@ class Runner:
 
     def note_time(self) -> None:
         """Add the time since the last look to what the study has used."""
+        # Only time in which a process worked on it counts: a study may lie for days in between.
         now = time.monotonic()
         self.study.plan["worked_seconds"] += now - self.looked_at
         self.looked_at = now
@@ -286,6 +289,7 @@ class Runner:
             if train is None or train["state"] not in jobs.ENDED:
                 self.prune(trial, train)
                 return None
+            # What a person canceled is a failure, no trial that was given up for its score.
             if train["state"] == jobs.CANCELED and trial["pruned_at"]:
                 reason = f"among the worse half at {trial['pruned_at']} % of the run"
                 return {"state": PRUNED, "reason": reason}
@@ -351,6 +355,8 @@ class Runner:
             value = row["val/avg_loss"]
             if not self.study.minimizes:
                 value = row.get("val/accuracy", -value)
+            # Trials have different numbers of steps: only shares of the run can be compared. JSON
+            # has texts for keys.
             trial["intermediate"][str(100 * row["step"] // totals[0])] = value
 
     def line(self, trial: dict) -> str:
@@ -431,6 +437,7 @@ class Runner:
 
 def measured(objective, metrics: dict) -> dict:
     """Return the ending of a trial that reached `objective`: a failure when that is no number."""
+    # A NaN would be neither above nor below any other trial, and so might be called the best.
     if type(objective) not in (int, float) or not math.isfinite(objective):
         reason = f"the evaluation has no such number: {objective!r}"
         return failed(reason, [], outside=False) | {"metrics": metrics}
