@@ -415,7 +415,7 @@ def test_without_questions_to_compare_trials_with_it_says_so(folder):
     (folder / "held_out").mkdir()
     shutil.copy(folder / "a.json", folder / "held_out/annotations.json")
     assert run_script(words[0].removeprefix("scripts/"), *words[1:], cwd=folder).returncode == 0
-    code, found = tune(folder, "plan", "--spec", "spec.toml")
+    code, found = tune(folder, "plan", "--spec", "spec-mended.toml")
     assert code == 0 and ("TUNE-EVAL-DATA", "") in [
         (row["id"], row["fix"]) for row in found["findings"]
     ]
