@@ -13,6 +13,7 @@ examples:
   scripts/build_spec.py evaluate --parent-job jobs/TRAIN_ID --eval-root data/eval -o eval.toml
 """
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -345,6 +346,7 @@ def main(args) -> cli.Outcome:
     found = check(args, draft) + recognised
     if place:
         found = by_site(place, found)
+    found = [told(one) for one in found]
     if not args.force:
         found += occupied(args.output, draft.files)
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
@@ -352,6 +354,17 @@ def main(args) -> cli.Outcome:
     if f.has_errors(found):
         return cli.Outcome({"spec": None}, found, "nothing written")
     return written(args, draft, found)
+
+
+def told(finding: f.Finding) -> f.Finding:
+    """Say of a key that no spec has, and that is not one of ours otherwise spelt, what people mean
+    by the word."""
+    if finding.id != "SPEC-KEY-UNKNOWN" or finding.fix:
+        return finding
+    from cosmos_reason.rules import explain
+
+    said = explain.said_of(finding.where)
+    return dataclasses.replace(finding, message=f"{finding.message} {said}") if said else finding
 
 
 def take_site(args) -> site.Site | None:

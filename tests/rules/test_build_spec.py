@@ -420,6 +420,21 @@ def test_all_findings_come_at_once(here):
 
 
 @pytest.mark.parametrize(
+    "key, said",
+    [
+        ("early_stopping", "Not offered"),
+        ("train.class_weights", "Not offered"),
+        ("automl_policy", "scripts/tune_hyperparameters.py"),
+        ("earliest_stopping", "expected a key that a train spec has."),
+    ],
+)
+def test_an_unknown_key_that_is_a_word_of_others_is_told_what_there_is(here, key, said):
+    code, found, _ = run(f"train --set {key}=3")
+    assert code == 1 and said in found["SPEC-KEY-UNKNOWN"].message
+    assert not found["SPEC-KEY-UNKNOWN"].fix
+
+
+@pytest.mark.parametrize(
     "value",
     ['say "hi"', "C:\\new\\table", "a\nb", "名前 📹", "it's $(touch x); `id`", "a = b", "[x"],
 )

@@ -82,6 +82,12 @@ def _said(word: str, action: str | None) -> str:
 # ---- words that people say -----------------------------------------------------------------------
 
 
+def said_of(key: str) -> str:
+    """Return what the table of words says of the last part of a key that no spec has, "" for
+    nothing."""
+    return _ways().get(tuple(_split(document.last_part(key))), {}).get("say", "")
+
+
 def _is_key(word: str) -> bool:
     """Return whether it is the whole name of a key, or a short one."""
     short = "_".join(word.lower().split())
