@@ -148,29 +148,41 @@ def of_slurm(login):
     return found, remarks
 
 
+def gpu_type(product):
+    """Return the type in a label of NVIDIA's GPU feature discovery as nvidia-smi prints it:
+    NVIDIA-H100-80GB-HBM3 (-SHARED where pods share a GPU) is H100 80GB HBM3."""
+    return re.sub(r"^NVIDIA-|-SHARED$", "", product).replace("-", " ")
+
+
 def of_kubernetes():
     """Return what the cluster says of its nodes; where claims lie in pods it does not know."""
     context = said("kubectl", "config", "current-context").strip()
     namespace = said("kubectl", "config", "view", "--minify", "--output=jsonpath={..namespace}")
     found = {"kubernetes": {"context": context, "namespace": namespace.strip() or "default"}}
-    counts, sizes = [], []
+    counts, sizes, kinds = [], [], set()
     try:
         listed = json.loads(said("kubectl", "get", "nodes", "--output=json") or "{}")
     except ValueError:
         listed = {}
     for node in listed.get("items", []):
         gpus = node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", "0")
-        memory = node.get("metadata", {}).get("labels", {}).get("nvidia.com/gpu.memory", "")
+        labels = node.get("metadata", {}).get("labels", {})
+        memory = labels.get("nvidia.com/gpu.memory", "")
         if str(gpus).isdigit() and int(gpus):
             counts.append(int(gpus))
             sizes += [int(memory) / 1024] if memory.isdigit() else []
+            kinds.add(gpu_type(labels.get("nvidia.com/gpu.product", "")))
     if counts:
         found["nodes"] = counts.count(max(counts))
         found["gpus"] = {"count": max(counts)}
         if len(sizes) == len(counts):
             found["gpus"]["memory_gib"] = round(min(sizes), 1)
+        if len(kinds) == 1 and "" not in kinds:
+            found["gpus"]["type"] = kinds.pop()
     names = said("kubectl", "get", "pvc", "--output=jsonpath={.items[*].metadata.name}").split()
     remarks = ["kubernetes.volumes are not known: [CLAIM:FOLDER IN PODS]"]
+    if len(kinds) > 1:
+        remarks.append("GPU types of its nodes: " + ", ".join(sorted(kinds - {""})))
     if names:
         remarks.append("claims: " + ", ".join(names))
     return found, remarks

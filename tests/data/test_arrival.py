@@ -92,3 +92,20 @@ def test_paths_of_a_site_are_looked_at_where_they_lie_here(data, tmp_path):
     assert code == 2 and found["DATA-ELSEWHERE"]["data"]["lines"] == [
         "paths: {/lustre/other: HERE}"
     ]
+
+
+def test_absolute_names_in_records_are_those_of_the_site(data, tmp_path):
+    """They name files that lie here under another name; without the site they are missing."""
+    there, _ = data
+    rows = json.loads((there / "annotations.json").read_text())
+    for row in rows:
+        row["video"] = f"/lustre/me/data/{row['video']}"
+    (there / "annotations.json").write_text(json.dumps(rows))
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        f"schema_version: 1\nname: lab\nplatform: slurm\npaths: {{/lustre/me/data: {there}}}\n"
+    )
+    code, found = check(there, "--decode", "none")
+    assert code == 1 and "DATA-MEDIA-MISSING" in found
+    code, found = check("/lustre/me/data", "--site", site)
+    assert code == 0 and "DATA-MEDIA-MISSING" not in found

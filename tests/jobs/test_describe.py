@@ -30,11 +30,15 @@ echo "old|down|1-00:00:00|2|gpu:v100:8|idle|128|2048000"
 echo "h100|up|1-00:00:00|1|gpu:h100:8|drain|128|2048000"
 """
 KUBECTL = """#!/bin/sh
+PRODUCT=NVIDIA-H100-80GB-HBM3-SHARED
 case "$*" in
   *current-context*) echo lab ;;
   *view*) printf vision ;;
   *nodes*) echo '{"items": [{"status": {"allocatable": {"nvidia.com/gpu": "8"}}, "metadata":
-    {"labels": {"nvidia.com/gpu.memory": "81559"}}}, {"status": {"allocatable": {}}}]}' ;;
+    {"labels": {"nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.product": "'"$PRODUCT"'"}}},
+    {"status": {"allocatable": {"nvidia.com/gpu": "4"}}, "metadata": {"labels":
+    {"nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}},
+    {"status": {"allocatable": {}}}]}' ;;
   *pvc*) printf 'data scratch' ;;
 esac
 """
@@ -129,8 +133,16 @@ def test_a_cluster_of_kubernetes(tmp_path):
     text, found = described(tmp_path, kubectl=KUBECTL)
     assert found.platform == "kubernetes" and found.facts["nodes"] == 1
     assert found.facts["kubernetes"] == {"context": "lab", "namespace": "vision"}
-    assert found.facts["gpus"] == {"count": 8, "memory_gib": 79.6}
+    gpus = {"count": 8, "memory_gib": 79.6, "type": "H100 80GB HBM3"}
+    assert found.facts["gpus"] == gpus and found.gpu_architecture() == "sm_90"
     assert "# claims: data, scratch" in text
+
+
+def test_a_cluster_with_two_types_of_gpus_names_both(tmp_path):
+    mixed = KUBECTL.replace("NVIDIA-H100-80GB-HBM3-SHARED", "NVIDIA-L40S")
+    text, found = described(tmp_path, kubectl=mixed)
+    assert "type" not in found.facts["gpus"]
+    assert "# GPU types of its nodes: H100 80GB HBM3, L40S" in text
 
 
 def test_the_verb_prints_the_file_alone(tmp_path):

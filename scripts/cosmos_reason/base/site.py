@@ -20,6 +20,9 @@ from cosmos_reason.base.findings import Failure, Finding
 # A folder of the site -> the published model in it. `read` fills it for the one site of a command:
 # whoever asks for a model's family or widths by its path finds them here.
 MODELS: dict[str, str] = {}
+# The same of its `paths`, for what is read long after the command line: absolute names of media in
+# records.
+PATHS: dict[str, str] = {}
 # The ways out for what is not on this machine, at the end of a message.
 WAYS_OUT = (
     "for another machine: --site FILE (references/site_template.yaml) and launch_job.py "
@@ -73,11 +76,7 @@ class Site:
     def here(self, path: str) -> str:
         """Return where a path of the site lies on this machine; as it is where nobody said, or
         where this machine does not have it."""
-        for there, here in self.paths.items():
-            found = _moved(path, there, here)
-            if found is not None and os.path.exists(found.partition(":")[0]):
-                return found
-        return path
+        return here(path, self.paths)
 
     def there(self, path: str) -> str:
         """Return what the site calls a path of this machine; as it is where nobody said."""
@@ -95,7 +94,13 @@ class Site:
 
     @property
     def models(self) -> dict[str, str]:
-        return self.facts.get("models", {})
+        """Folder there -> the published model in it."""
+        said = self.facts.get("models", {})
+        return {path: name.partition("@")[0] for path, name in said.items()}
+
+    def commit_of(self, folder: str) -> str:
+        """Return the commit of the model in a folder there, '' where the file does not say it."""
+        return self.facts.get("models", {}).get(folder, "").partition("@")[2]
 
     def folder_of(self, model: str) -> str:
         """Return the folder that holds a published model there, '' where nobody said."""
@@ -140,6 +145,17 @@ class Site:
         return [findings.warning("JOB-SITE-UNKNOWN", self.path, message, lines=wanted)]
 
 
+def here(path: str, paths: dict[str, str] | None = None) -> str:
+    """Return where a path of a site lies on this machine, by its `paths` or by those of the site
+    that this command was given; as it is where nobody said, or where this machine does not have
+    it."""
+    for there, folder in (PATHS if paths is None else paths).items():
+        found = _moved(path, there, folder)
+        if found is not None and os.path.exists(found.partition(":")[0]):
+            return found
+    return path
+
+
 def _moved(path: str, old: str, new: str) -> str | None:
     """Return the path with another beginning, None where it does not begin so."""
     if path == old or path.startswith(f"{old}/"):
@@ -178,5 +194,7 @@ def parsed(text: str, path: Path) -> Site:
     paths = {}
     for there in sorted(facts.get("paths", {}), key=len, reverse=True):
         paths[there.rstrip("/")] = os.path.abspath(os.path.expanduser(facts["paths"][there]))
-    MODELS.update(facts.get("models", {}))
-    return Site(path, facts, paths)
+    site = Site(path, facts, paths)
+    MODELS.update(site.models)
+    PATHS.update(paths)
+    return site

@@ -14,6 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
+from cosmos_reason.base import site
 from cosmos_reason.base.findings import Failure, bad_input
 from cosmos_reason.base.texts import NUMBER, by_number
 
@@ -108,7 +109,8 @@ class ClipReport:
 
 
 def resolve(media_path: str | Path, name: str) -> Path:
-    """Return the file `name` stands for: an absolute name as it is, any other below `media_path`.
+    """Return the file `name` stands for: an absolute name as it is, or where it lies here of the
+    command's site; any other below `media_path`.
 
     Raises Failure when a relative name climbs out of `media_path`.
     """
@@ -118,7 +120,7 @@ def resolve(media_path: str | Path, name: str) -> Path:
             name,
             "got a name that leaves the media path, expected one below it",
         )
-    return Path(media_path) / name
+    return Path(media_path) / (site.here(name) if os.path.isabs(name) else name)
 
 
 def pictures_in(folder: Path, fps: float) -> Pictures:
