@@ -169,8 +169,11 @@ LONG = "x" * 300
     ],
 )
 def test_a_name_that_no_file_can_have_is_refused(tmp_path, words):
+    """A file that is to be read is unreadable input (2). build_spec reads no such file: the path is
+    a value of the spec, which may lie on another machine, so it is a check that failed (1), told
+    with all others (DESIGN.md, exit codes)."""
     done = run_script(*words, cwd=tmp_path)
-    is_in_spec = words[0] == "build_spec.py"  # a finding among others
+    is_in_spec = words[0] == "build_spec.py"
     assert done.returncode == (1 if is_in_spec else 2) and "error: " in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 

@@ -515,7 +515,7 @@ def train(tiny_model, dataset, output, **ckpt):
     document.set_value(table, "train.output_dir", str(output))
     for key, value in changes.items():
         document.set_value(table, f"train.{key}", value)
-    for key, value in ({"save_freq": 1} | ckpt).items():
+    for key, value in ({"save_freq": 1, "save_freq_in_epoch": 0} | ckpt).items():
         document.set_value(table, f"train.ckpt.{key}", value)
     document.set_value(table, "train.train_policy.dataloader_num_workers", 0)
     training.run(document.with_defaults("train", table), None)
