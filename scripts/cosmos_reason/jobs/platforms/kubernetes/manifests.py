@@ -4,7 +4,9 @@ several nodes, and a Secret with what must not stand in either. Enter at `Work`.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 LABEL = "tao-job"
 GPUS = "nvidia.com/gpu"  # the resource, if no other is asked for, and the taint of its nodes
@@ -58,76 +60,144 @@ class Work:
     secret_may_lack: bool = False  # values that whoever applies the manifest does not have
 
     @property
-    def own_label(self) -> dict[str, str]:
-        return {LABEL: self.name}
-
-    @property
-    def all_labels(self) -> dict[str, str]:
-        return self.labels | self.own_label
-
-
-def literal(text: str) -> str:
-    """Return text that Kubernetes takes as it is: $(NAME) would be a variable's value."""
-    return text.replace("$", "$$")
+    def metadata(self) -> dict:
+        return {"name": self.name, "labels": self.labels | {LABEL: self.name}}
 
 
 def job(work: Work) -> dict:
     """Return the Job's manifest, which tries nothing twice: a run goes on from a checkpoint by
-    launch_job.py retry."""
-    spec: dict = {"backoffLimit": 0, "ttlSecondsAfterFinished": KEPT_SECONDS}
-    if work.nodes > 1:
-        spec |= {
-            "completionMode": "Indexed",
-            "completions": work.nodes,
-            "parallelism": work.nodes,
-        }
-    spec["template"] = {"metadata": {"labels": work.all_labels}, "spec": _pod_spec(work)}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(work), "spec": spec}
+    launch_job.py retry. Fields that are None are left to the cluster."""
+    names = {claim: f"volume-{n}" for n, claim in enumerate(dict(work.volumes))}
+    mounts = []
+    for claim, path in work.volumes:
+        is_read = None if path in work.writable else True
+        mounts.append({"name": names[claim], "mountPath": path, "readOnly": is_read})
+    size = {"cpu": str(work.cpus) if work.cpus else None}
+    size["memory"] = f"{work.memory}i" if work.memory else None
+    uid, gid, groups = work.user or (None, None, [])  # None: the image's own
+    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    literal = [(name, _literal(value)) for name, value in work.environment.items()]
+    variables = [{"name": name, "value": value} for name, value in literal]
+    for name in work.secret_variables:
+        key = {"name": work.name, "key": name, "optional": work.secret_may_lack or None}
+        variables.append({"name": name, "valueFrom": {"secretKeyRef": key}})
+    # Fails, naming the paths, where the volumes do not hold what this machine has there.
+    check = {
+        "name": CHECK,
+        "image": work.image,
+        "command": ["sh", "-c", _literal(LOOK), "sh", *_literals(sum(work.looked_for, ()))],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {"requests": size, "limits": size},
+        "securityContext": confined,
+        "volumeMounts": mounts,
+    }
+    with_gpus = size | {work.gpu_resource: work.gpus or None}
+    container = {
+        "name": WORK,
+        "image": work.image,
+        "command": _literals(work.words),
+        "workingDir": work.working_dir,
+        "env": variables,
+        "resources": {"requests": with_gpus, "limits": with_gpus},
+        "securityContext": confined,
+        "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes = []
+    for claim, name in names.items():
+        volumes.append({"name": name, "persistentVolumeClaim": {"claimName": claim}})
+    several = work.nodes if work.nodes > 1 else None
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        # The files are written by who launches. No fsGroup: it would change the owner of what lies
+        # in the volumes.
+        "securityContext": {
+            "runAsUser": uid,
+            "runAsGroup": gid,
+            "seccompProfile": {"type": "RuntimeDefault"},
+            "runAsNonRoot": True if uid else None,
+            "supplementalGroups": groups or None,
+        },
+        "initContainers": [check],
+        "containers": [container],
+        # NCCL and the loaders of PyTorch need more shared memory than the 64 MiB of a container.
+        "volumes": [*volumes, {"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "subdomain": work.name if several else None,
+        "imagePullSecrets": [{"name": work.pull_secret}] if work.pull_secret else None,
+        "nodeSelector": work.node_selector or None,
+        "tolerations": work.tolerations or None,
+    }
+    spec = {
+        "backoffLimit": 0,
+        "ttlSecondsAfterFinished": KEPT_SECONDS,
+        "completionMode": "Indexed" if several else None,
+        "completions": several,
+        "parallelism": several,
+        "template": {"metadata": {"labels": work.metadata["labels"]}, "spec": pod},
+    }
+    return _said({"apiVersion": "batch/v1", "kind": "Job", "metadata": work.metadata, "spec": spec})
+
+
+def _literal(text: str) -> str:
+    """Return text that Kubernetes takes as it is: $(NAME) would be a variable's value."""
+    return text.replace("$", "$$")
+
+
+def _literals(words: Iterable[str]) -> list[str]:
+    return [_literal(word) for word in words]
+
+
+def _said(value: Any) -> Any:
+    """Return a copy without the fields that are None."""
+    if isinstance(value, dict):
+        return {name: _said(one) for name, one in value.items() if one is not None}
+    return [_said(one) for one in value] if isinstance(value, list) else value
 
 
 def look(work: Work, among: list[str]) -> dict:
     """Return a Job of a moment that looks for the paths as the job's pods will, without its GPUs:
     on one of the nodes named, where there are some."""
-    template = _pod_spec(work) | {"containers": [_look(work, A_MOMENT)]}
-    template.pop("initContainers")
-    template.pop("subdomain", None)
-    template["volumes"] = template["volumes"][:-1]  # without shared memory
+    made = job(work)
+    pod = made["spec"]["template"]["spec"]
+    (check,) = pod.pop("initContainers")
+    pod["containers"] = [check | {"resources": {"requests": A_MOMENT, "limits": dict(A_MOMENT)}}]
+    pod.pop("subdomain", None)
+    pod["volumes"] = pod["volumes"][:-1]  # without shared memory
     if work.gpus:
-        template["tolerations"] = [
-            *work.tolerations,
-            {"key": work.gpu_resource, "operator": "Exists"},
-        ]
+        pod["tolerations"] = [*work.tolerations, {"key": work.gpu_resource, "operator": "Exists"}]
     if among:
         fields = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in among]
         terms = {"nodeSelectorTerms": [{"matchFields": [field]} for field in fields]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-        template["affinity"] = {"nodeAffinity": required}
-    spec = {
+        pod["affinity"] = {"nodeAffinity": required}
+    made["spec"] = {
         "backoffLimit": 0,
         "activeDeadlineSeconds": MOMENT_SECONDS,
         "ttlSecondsAfterFinished": MOMENT_SECONDS,
-        "template": {"metadata": {"labels": work.all_labels}, "spec": template},
+        "template": made["spec"]["template"],
     }
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(work), "spec": spec}
+    return made
 
 
 def pod(work: Work) -> dict:
     """Return a pod like those of the job, to be tried without making it: quotas count pods."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": _metadata(work),
-        "spec": _pod_spec(work),
-    }
+    spec = job(work)["spec"]["template"]["spec"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": work.metadata, "spec": spec}
 
 
 def service(work: Work) -> dict:
-    """Gives the pods of several nodes names, which they need before they are ready."""
+    """Return what gives the pods of several nodes names, which they need before they are ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(work),
-        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": work.own_label},
+        "metadata": work.metadata,
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {LABEL: work.name},
+        },
     }
 
 
@@ -164,120 +234,3 @@ def shown(work: Work) -> str:
             told = f"Reads the Secret {work.name}, where there is one, for\n# {names}."
         text = f"# {told}\n{text}"
     return text
-
-
-def _metadata(work: Work) -> dict:
-    return {"name": work.name, "labels": work.all_labels}
-
-
-def _pod_spec(work: Work) -> dict:
-    spec: dict = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": _user(work),
-        "initContainers": [_look(work, _limits(work))],
-        "containers": [_container(work)],
-        "volumes": _volumes(work),
-    }
-    if work.nodes > 1:
-        spec["subdomain"] = work.name
-    if work.pull_secret:
-        spec["imagePullSecrets"] = [{"name": work.pull_secret}]
-    if work.node_selector:
-        spec["nodeSelector"] = work.node_selector
-    if work.tolerations:
-        spec["tolerations"] = work.tolerations
-    return spec
-
-
-def _user(work: Work) -> dict:
-    """Return who runs the containers: the files are written by who launches. No fsGroup: it would
-    change the owner of what lies in the volumes."""
-    if work.user is None:  # the image's own
-        return {"seccompProfile": {"type": "RuntimeDefault"}}
-    uid, gid, groups = work.user
-    context = {"runAsUser": uid, "runAsGroup": gid, "seccompProfile": {"type": "RuntimeDefault"}}
-    if uid:
-        context["runAsNonRoot"] = True
-    if groups:
-        context["supplementalGroups"] = groups
-    return context
-
-
-def _container(work: Work) -> dict:
-    limits = _limits(work)
-    if work.gpus:
-        limits[work.gpu_resource] = work.gpus
-    variables = [
-        {"name": name, "value": literal(value)} for name, value in work.environment.items()
-    ]
-    for name in work.secret_variables:
-        source: dict = {"secretKeyRef": {"name": work.name, "key": name}}
-        if work.secret_may_lack:
-            source["secretKeyRef"]["optional"] = True
-        variables.append({"name": name, "valueFrom": source})
-    return {
-        "name": WORK,
-        "image": work.image,
-        "command": [literal(word) for word in work.words],
-        "workingDir": work.working_dir,
-        "env": variables,
-        "resources": {"requests": limits, "limits": limits.copy()},
-        "securityContext": _confined(),
-        "volumeMounts": [*_mounts(work), {"name": "shm", "mountPath": "/dev/shm"}],
-    }
-
-
-def _look(work: Work, limits: dict) -> dict:
-    """Fails, naming the paths, where the volumes do not hold what this machine has there."""
-    words = ["sh", "-c", LOOK, "sh"]
-    for letter, path in work.looked_for:
-        words += [letter, path]
-    return {
-        "name": CHECK,
-        "image": work.image,
-        "command": [literal(word) for word in words],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "resources": {"requests": limits, "limits": limits.copy()},
-        "securityContext": _confined(),
-        "volumeMounts": _mounts(work),
-    }
-
-
-def _confined() -> dict:
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-def _limits(work: Work) -> dict:
-    limits: dict = {}
-    if work.cpus:
-        limits["cpu"] = str(work.cpus)
-    if work.memory:
-        limits["memory"] = f"{work.memory}i"
-    return limits
-
-
-def _mounts(work: Work) -> list[dict]:
-    names = _volume_names(work)
-    mounts = []
-    for claim, path in work.volumes:
-        mount: dict = {"name": names[claim], "mountPath": path}
-        if path not in work.writable:
-            mount["readOnly"] = True
-        mounts.append(mount)
-    return mounts
-
-
-def _volume_names(work: Work) -> dict[str, str]:
-    claims = dict.fromkeys(claim for claim, _ in work.volumes)
-    return {claim: f"volume-{number}" for number, claim in enumerate(claims)}
-
-
-def _volumes(work: Work) -> list[dict]:
-    """NCCL and the loaders of PyTorch need more shared memory than the 64 MiB of a container."""
-    found: list[dict] = []
-    for claim, name in _volume_names(work).items():
-        found.append({"name": name, "persistentVolumeClaim": {"claimName": claim}})
-    return [*found, {"name": "shm", "emptyDir": {"medium": "Memory"}}]
