@@ -252,18 +252,14 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
             page_until = 0
     if not findings.has_errors(found.values()):
         return [*found.values(), _unknown(search, name)]
-    told = _without_what_follows(found)
+    following = {entry.id for entry in catalog() if entry.follows}
+    told = [one for one in found.values() if one.id not in following]
+    if not findings.has_errors(told):  # what they follow from was not printed
+        told = list(found.values())
     ends = {entry.id for entry in catalog() if entry.names_end}
     if {one.id for one in told if findings.has_errors([one])} <= ends and search.blocks:
         return [_unknown(search, name), *told]
     return told
-
-
-def _without_what_follows(found: dict[str, Finding]) -> list[Finding]:
-    """Return the errors without those that follow from another one that was found."""
-    following = {entry.id for entry in catalog() if entry.follows}
-    causes = [one for one in found.values() if one.id not in following]
-    return causes if findings.has_errors(causes) else list(found.values())
 
 
 class _Search:
@@ -317,7 +313,9 @@ class _Search:
             self.steps_since.clear()
         if is_trouble and not in_block:
             self.blocks.append((number, [line]))
-        self._note_contexts(line)
+        met = {text for text in self.contexts_ahead if text in line}
+        self.contexts_ahead -= met
+        self.contexts_met |= met
         ours = OURS.match(line)
         if ours:
             id, where, message, _ = ours.groups()
@@ -337,11 +335,6 @@ class _Search:
             return False
         lines.append(line)
         return True
-
-    def _note_contexts(self, line: str) -> None:
-        met = {text for text in self.contexts_ahead if text in line}
-        self.contexts_ahead -= met
-        self.contexts_met |= met
 
     def _match(self, line: str, is_trouble: bool) -> Entry | None:
         for entry in self.entries:
@@ -582,7 +575,10 @@ def _useful(
     for key, new in applied.items():
         left |= _change(key, new, applied, run)
     if RATE in left:
-        left[RATE] = _tenth(run) or left[RATE]
+        # What is low for all weights is next to nothing for an adapter: a tenth of the run's own.
+        rate = document.get(run.spec, RATE)
+        if isinstance(rate, int | float) and rate:
+            left[RATE] = float(f"{rate / 10:g}")
     if left or not proposed:
         return "", left, ""
     if applied:
@@ -609,23 +605,10 @@ def _change(key: str, new: object, applied: Mapping[str, object], run: FailedRun
         return run.without(key)
     if key.endswith("vision.nframes"):
         if key.replace("nframes", "fps") in applied:
-            return run.counted_frames(key, new)
-        return run.fewer_frames(new, _length_is_spent(applied, run))
+            return {} if document.get(run.spec, key) else {key: new}  # by their count from now on
+        is_spent = (document.get(run.spec, LENGTH) or 0) >= applied.get(LENGTH, math.inf)
+        return run.fewer_frames(new, is_spent)
     return {} if _is_better_already(key, document.get(run.spec, key), new) else {key: new}
-
-
-def _tenth(run: FailedRun) -> float | None:
-    """Return a tenth of a run's learning rate: what is low for all weights is next to nothing for
-    an adapter. None where there is no one rate."""
-    rate = document.get(run.spec, RATE)
-    return float(f"{rate / 10:g}") if isinstance(rate, int | float) else None
-
-
-def _length_is_spent(proposed: Mapping[str, object], run: FailedRun) -> bool:
-    """Return whether the length of records would be raised, and the spec has that length
-    already."""
-    new = proposed.get(LENGTH, math.inf)
-    return (document.get(run.spec, LENGTH) or 0) >= new
 
 
 def _is_better_already(key: str, old: object, new: object) -> bool:

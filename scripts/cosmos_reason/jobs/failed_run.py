@@ -116,10 +116,6 @@ class FailedRun:
             return {f"{table}.{key}": half}
         return {}
 
-    def counted_frames(self, key: str, usual: int) -> dict[str, int]:
-        """Frames by their count, where the spec gives none yet."""
-        return {} if document.get(self.spec, key) else {key: usual}
-
     def without(self, key: str) -> dict[str, None]:
         """Return the key taken away, where the spec has it."""
         is_there = document.get(document.load(self.source), key, document.MISSING)

@@ -15,7 +15,6 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.data import annotations
 from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.mounts import dataset_keys
 from cosmos_reason.jobs.options import Launch
@@ -289,6 +288,8 @@ def _fetched(launch: Launch, role: str, source: str) -> Path:
         return hub.fetch_model(source, ["*"], role)
     for keys in dataset_keys(launch.action):
         if role == keys.annotations:
+            from cosmos_reason.data import annotations
+
             _, path = annotations.fetch(source)
             return path
         if role == keys.media and not archives.is_archive(source):
@@ -299,6 +300,8 @@ def _fetched(launch: Launch, role: str, source: str) -> Path:
 
 def _fetched_media(source: str, annotation_path: str) -> Path:
     """Return the media that the annotations name, or the archive in a root that holds them."""
+    from cosmos_reason.data import annotations
+
     samples, _ = annotations.read(annotation_path)
     named = [medium for sample in samples for medium in sample.media]
     archive = archives.in_root(source, named[0].kind, named[0].path) if named else None

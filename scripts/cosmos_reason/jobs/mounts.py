@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cosmos_reason.base.findings import bad_input
-from cosmos_reason.data import annotations
 from cosmos_reason.jobs import engines, reward_files
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import hub
@@ -42,7 +41,10 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     programs = {engines.programs(job)}
     if job.platform == "docker" and "carried" in job.options:
         programs = set()  # run.sh mounts its own copy
-    own = _of_own_script(job) | visible(set(reward_files.files(spec)))
+    own = visible(set(reward_files.files(spec)))
+    script = Path(job.options.get("entry_script", ""))
+    if script.is_absolute():  # it may import what lies beside it
+        own.add(script.parent)
     inputs = {Path(path) for path in named if "://" not in path} | own
     linked = set()
     for path in inputs:
@@ -81,14 +83,10 @@ def flags(job: Job, spec: dict) -> list[str]:
         fields = ["type=bind", f"source={path}", f"target={inside(path)}"]
         if not is_writable:
             fields.append("readonly")
-        words += ["--mount", _csv_line(fields)]
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(fields)
+        words += ["--mount", line.getvalue()]
     return words
-
-
-def _csv_line(fields: list[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(fields)
-    return line.getvalue()
 
 
 def dataset_keys(action: str) -> list[actions.DataKeys]:
@@ -111,17 +109,13 @@ def named_folders(job: Job, spec: dict) -> set[Path]:
         is_read = path and "://" not in path and not document.get(spec, keys.media)
         if not is_read or not Path(path).exists():  # of a plan to carry it may be elsewhere
             continue
+        from cosmos_reason.data import annotations
+
         samples, _ = annotations.read(path)
         for sample in samples:
             for medium in sample.media:
                 found |= {Path(os.path.normpath(name)).parent for name in medium.names}
     return visible({path for path in found if path.is_absolute()})
-
-
-def _of_own_script(job: Job) -> set[Path]:
-    """Return the folder of somebody's own dataset script, which may import what lies beside it."""
-    script = Path(job.options.get("entry_script", ""))
-    return {script.parent} if script.is_absolute() else set()
 
 
 def outermost(paths: Iterable[Path]) -> set[Path]:

@@ -1,5 +1,6 @@
 """The rewards that a spec of reinforcement learning names: known ones, and files of somebody's
-own, which the work reads where it runs."""
+own, which the work reads where it runs. Few specs name any: the rewards are imported where one
+does."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import os
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.evaluation import rewards
 from cosmos_reason.spec import document
 
 KEY = "train.train_policy.reward_function"
@@ -29,7 +29,7 @@ def make_absolute(spec: dict, folder: Path) -> None:
 
 def files(spec: dict) -> list[Path]:
     """Return the files among the rewards of a spec."""
-    return [Path(name) for name in _names(spec) if rewards.is_file(name)]
+    return [Path(name) for name in _names(spec) if _is_file(name)]
 
 
 def check(spec: dict) -> list[Finding]:
@@ -37,6 +37,8 @@ def check(spec: dict) -> list[Finding]:
     is looked for as other inputs are."""
     found = []
     for name in _names(spec):
+        from cosmos_reason.evaluation import rewards
+
         if rewards.is_file(name) and not Path(name).exists():
             continue
         try:
@@ -57,7 +59,13 @@ def _names(spec: dict) -> list[str]:
     return [name for name in written if isinstance(name, str)]
 
 
+def _is_file(name: str) -> bool:
+    from cosmos_reason.evaluation import rewards
+
+    return rewards.is_file(name)
+
+
 def _absolute(name, folder: Path):
-    if not isinstance(name, str) or not rewards.is_file(name):
+    if not isinstance(name, str) or not _is_file(name):
         return name
     return os.path.normpath(folder / Path(name).expanduser())

@@ -43,7 +43,8 @@ def _count_rows(job: Job, path: Path, found: dict, errors: Counter[str]) -> str:
     """Add one results file to the evidence that was `found` and to the `errors` of its rows.
     Returns what is wrong with it, '' when nothing is."""
     rows = files.read_json(path)
-    if not _is_list_of_rows(rows):
+    is_list = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    if not is_list or not rows:
         return f"{path} is no list of rows"
     found["rows"] += len(rows)
     errors.update(str(row["error"]) for row in rows if row.get("error"))
@@ -61,10 +62,6 @@ def _names(job: Job) -> Names:
 def _is_counted(job: Job) -> bool:
     """Return whether it is known how many questions there were: TAO's inference does not say."""
     return job.action == "evaluate" or job.engine == "transformers"
-
-
-def _is_list_of_rows(value) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _row_fault(path: Path, rows: list[dict], questions: int) -> str:
@@ -86,14 +83,10 @@ def _expected_files(job: Job) -> int:
             shown = [path for path in media.iterdir() if not path.name.startswith(".")]
             return sum(path.is_file() for path in shown)
     models = len(job.options.get("checkpoints", ())) or 1
-    return 2 * models if _has_guard(job) else models
-
-
-def _has_guard(job: Job) -> bool:
-    """Return whether general questions are asked besides, which only the embedded engine does."""
     if (job.action, job.engine) != ("evaluate", "transformers"):
-        return False
-    return bool(guard.annotations(document.load(job.spec_path)))
+        return models
+    # General questions are asked besides.
+    return 2 * models if guard.annotations(document.load(job.spec_path)) else models
 
 
 def _questions(job: Job, results: Path) -> int:

@@ -323,7 +323,10 @@ def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> 
     """Return what an evaluation costs on so many GPUs; None where nothing is known of its
     questions, or of the speed. `gpu_names` as nvidia-smi writes them, where it was asked."""
     questions = _questions(case)
-    if not gpus or not questions or not _is_evaluation_measured(case):
+    plan = gpu_memory.of_spec(case, 1, 1, 1) if gpus and questions else None
+    if plan is None or case.cosmos or case("model.dtype") == "float32":
+        return None
+    if not speeds.is_of_measured_size(plan.geometry.parameters / 1e9):
         return None
     asked = math.ceil(questions / gpus)
     mean = fmean(record.total for record in case.tokens)
@@ -351,13 +354,6 @@ def _questions(case: Case) -> int:
     there = case.facts.get("questions") or case.facts["records"]
     limit = case("evaluation.limit")
     return min(there, limit) if limit > 0 else there
-
-
-def _is_evaluation_measured(case: Case) -> bool:
-    plan = gpu_memory.of_spec(case, 1, 1, 1)
-    if plan is None or case.cosmos or case("model.dtype") == "float32":
-        return False
-    return speeds.is_of_measured_size(plan.geometry.parameters / 1e9)
 
 
 def _answering(case: Case, questions: int, tokens: float, answer_tokens: int) -> float:

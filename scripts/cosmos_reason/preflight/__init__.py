@@ -225,7 +225,7 @@ def gather(checks: dict[str, Check], preflight: Preflight) -> list[Finding]:
 def merge_descriptions(found: list[Finding]) -> list[Finding]:
     """Merge the fixes for unknown GPU facts into one, that of the first error among them or of the
     first."""
-    unknown = _unknown_gpus(found)
+    unknown = [one for one in found if one.id in UNKNOWN_GPUS and one.fix]
     if not unknown:
         return found
     errors = [finding for finding in unknown if finding.severity == findings.ERROR]
@@ -241,12 +241,6 @@ def merge_descriptions(found: list[Finding]) -> list[Finding]:
             finding = replace(finding, fix=Fix())
         merged.append(finding)
     return without_consequences(merged, spokesman)
-
-
-def _unknown_gpus(found: list[Finding]) -> list[Finding]:
-    """Findings about facts of GPUs that flags can tell."""
-    about_gpus = [finding for finding in found if finding.id in UNKNOWN_GPUS]
-    return [finding for finding in about_gpus if finding.fix]
 
 
 def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:

@@ -208,7 +208,10 @@ def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> It
     blocked = known["blocked"] if image else {}
     for architecture in architectures:
         if architecture in blocked and architecture not in proven:
-            yield _blocked(architecture, blocked[architecture], known["supported"])
+            message = f"got {architecture}: {blocked[architecture]}; expected one of "
+            message += ", ".join(known["supported"])
+            message += ", or --image-supported-sm once the image was seen to work there"
+            yield findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message)
         else:
             yield from _not_allowed(architecture, allowlists)
 
@@ -241,7 +244,11 @@ def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> 
         if architecture in allowed:
             continue
         listed = ", ".join(allowed)
-        older = _binary_compatible(architecture, allowed) if label == IMAGE else ""
+        # CUDA runs code for the same major version and no newer minor one (CUDA programming
+        # guide, binary compatibility).
+        number, built_for = _number(architecture), allowed if label == IMAGE else []
+        alike = [name for name in built_for if _number(name) // 10 == number // 10]
+        older = max((name for name in alike if _number(name) < number), key=_number, default="")
         if older:
             message = (
                 f"got {architecture}, which {label}'s list ({listed}) does not name; it runs what "
@@ -257,24 +264,8 @@ def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> 
         return
 
 
-def _binary_compatible(architecture: str, built_for: list[str]) -> str:
-    """Return the newest of `built_for` whose code CUDA runs on the architecture: of the same major
-    version, and no newer minor one (CUDA programming guide, binary compatibility); '' for none."""
-    number = _number(architecture)
-    older = [name for name in built_for if _number(name) // 10 == number // 10]
-    return max((name for name in older if _number(name) < number), key=_number, default="")
-
-
 def _number(architecture: str) -> int:
     return int(architecture.removeprefix("sm_"))
-
-
-def _blocked(architecture: str, reason: str, supported: list[str]) -> Finding:
-    message = (
-        f"got {architecture}: {reason}; expected one of {', '.join(supported)}, or "
-        "--image-supported-sm once the image was seen to work there"
-    )
-    return findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message)
 
 
 def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:

@@ -85,7 +85,10 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     except Failure as failure:
         if acting or failure.exit_code == EXIT_BAD_INPUT:
             raise
-        return _unreachable_findings(launch, needed, failure.findings[0])
+        unreachable = failure.findings[0]
+        message = f"{unreachable.message}; the plan assumes one that root started"
+        found = [warning(unreachable.id, unreachable.where, message, unreachable.fix)]
+        return found + _no_gpus_chosen(launch, needed)
     if launch.gpu_ids is None and not has_nvidia(facts):
         message = "the engine lists no NVIDIA runtime, so the container gets no GPU"
         if launch.engine == "transformers":
@@ -100,13 +103,6 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
 
 def check_words(launch: Launch) -> list[Finding]:
     return containers.check_image(launch)
-
-
-def _unreachable_findings(launch: Launch, needed: int, unreachable: Finding) -> list[Finding]:
-    """Warnings for a plan that is made without asking the engine."""
-    message = f"{unreachable.message}; the plan assumes one that root started"
-    found = [warning(unreachable.id, unreachable.where, message, unreachable.fix)]
-    return found + _no_gpus_chosen(launch, needed)
 
 
 def _no_gpus_chosen(launch: Launch, needed: int) -> list[Finding]:
@@ -264,16 +260,12 @@ def supervise(job: Job, lock: int) -> None:
                 seen.write()
             job = seen
             if job.state == jobs.RUNNING:
-                _follow_log(job)
+                lost = contextlib.suppress(subprocess.SubprocessError)
+                with lost, open(job.folder / jobs.LOG, "wb") as log:
+                    _logs(job, log, LOG_SECONDS, "--follow")
                 time.sleep(0.2)
     except Failure as failure:
         say(str(failure))
-
-
-def _follow_log(job: Job) -> None:
-    """Copy the log until the container ends or the connection is lost."""
-    with contextlib.suppress(subprocess.SubprocessError), open(job.folder / jobs.LOG, "wb") as log:
-        _logs(job, log, LOG_SECONDS, "--follow")
 
 
 def _copy_log(job: Job) -> None:

@@ -110,14 +110,8 @@ def _printed(words: list[str], given: str | None = None) -> str:
         raise _unreachable("kubectl", f"got no answer within {PATIENCE} s") from None
     if done.returncode == 0:
         return done.stdout
-    raise _failure(_last_words(done.stderr))
-
-
-def _last_words(printed: str) -> str:
-    """Return the end of what kubectl printed on one line, without its own log and without
-    secrets."""
-    lines = [line for line in printed.splitlines() if not re.match(r"[IWE]\d{4} ", line)]
-    return secrets.hidden(" ".join(" ".join(lines).split())[-600:])
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"[IWE]\d{4} ", line)]
+    raise _failure(secrets.hidden(" ".join(" ".join(lines).split())[-600:]))
 
 
 def _failure(printed: str) -> Failure:

@@ -148,13 +148,10 @@ def shortage(wanted: Wish, listed: list[dict]) -> str:
     if fitting >= wanted.nodes:
         return ""
     what = "GPUs" if wanted.resource == manifests.GPUS else wanted.resource
-    message = f"got {fitting} ready nodes with {wanted.gpus} allocatable {what}{_limits(wanted)}, "
-    return f"{message}expected {wanted.nodes}{_instead(wanted, listed)}"
-
-
-def _limits(wanted: Wish) -> str:
     labels = ", ".join(f"{name}={value}" for name, value in wanted.selector.items())
-    return f" and --node-selector {labels}" if labels else ""
+    limits = f" and --node-selector {labels}" if labels else ""
+    message = f"got {fitting} ready nodes with {wanted.gpus} allocatable {what}{limits}, "
+    return f"{message}expected {wanted.nodes}{_instead(wanted, listed)}"
 
 
 def _instead(wanted: Wish, listed: list[dict]) -> str:

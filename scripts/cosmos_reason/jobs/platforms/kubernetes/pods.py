@@ -53,48 +53,27 @@ def read(job: dict, pods: list[dict]) -> Seen:
     conditions = _conditions(job)
     end = conditions.get("Complete") or conditions.get("Failed") or {}
     waiting = [] if end else [reason for pod in pods for reason in _waiting(pod)]
+    failure = _first_failure(states)
+    causes = [cause for pod in pods for cause in _causes(pod)]
+    if end.get("type") == "Failed" and not causes and failure is None:
+        causes = [_of_job(end)]  # the pods do not say it
+    # The pods of a complete Job may be removed before it is.
+    began = job["status"].get("startTime") if "Complete" in conditions else None
+    unstarted = [pod for pod, start in zip(pods, starts, strict=True) if not start]
     return Seen(
-        started_at=max(filter(None, starts), default=_start_of_job(job)),
+        started_at=max(filter(None, starts), default=began),
         ended_at=end.get("lastTransitionTime"),
         ended=bool(end),
-        exit_code=0 if "Complete" in conditions else _first_failure(states),
-        causes=_all_causes(end, pods, states),
+        exit_code=0 if "Complete" in conditions else failure,
+        causes=causes,
         waits="; ".join(dict.fromkeys(text for _, text in waiting)),
         stuck=any(reason in FOR_EVER for reason, _ in waiting),
         unplaced=any(reason == UNPLACED for reason, _ in waiting),
         suspended=bool(job.get("spec", {}).get("suspend")),
         count=len(pods),
-        unstarted=_unstarted(pods, starts),
-        logs=_logs(pods, starts),
+        unstarted=unstarted[0]["metadata"].get("uid", "") if unstarted else "",
+        logs={_index(pod): _name(pod) for pod in pods if pod not in unstarted},
     )
-
-
-def _start_of_job(job: dict) -> str | None:
-    """Return when a complete Job began, for when its pods are removed before it is."""
-    return job["status"].get("startTime") if "Complete" in _conditions(job) else None
-
-
-def _all_causes(end: dict, pods: list[dict], states: list[dict]) -> list[Finding]:
-    """Return what went wrong; where the pods do not say it, what the Job says of its end."""
-    causes = [cause for pod in pods for cause in _causes(pod)]
-    if end.get("type") == "Failed" and not causes and _first_failure(states) is None:
-        causes = [_of_job(end)]
-    return causes
-
-
-def _logs(pods: list[dict], starts: list[str | None]) -> dict[int, str]:
-    found = {}
-    for pod, start in zip(pods, starts, strict=True):
-        if start:
-            found[_index(pod)] = _name(pod)
-    return found
-
-
-def _unstarted(pods: list[dict], starts: list[str | None]) -> str:
-    for pod, start in zip(pods, starts, strict=True):
-        if not start:
-            return pod["metadata"].get("uid", "")
-    return ""
 
 
 def _first_failure(states: list[dict]) -> int | None:
@@ -156,7 +135,9 @@ def _causes(pod: dict) -> list[Finding]:
         return [_unseen(name, looked)]
     ended = _state(pod, manifests.WORK).get("terminated", {})
     if ended.get("reason") == "OOMKilled":
-        limit = _memory_limit(pod)
+        containers = pod.get("spec", {}).get("containers", [])
+        work = next((one for one in containers if one["name"] == manifests.WORK), {})
+        limit = work.get("resources", {}).get("limits", {}).get("memory", "")
         may = f"the {limit} that it may have" if limit else "there was"
         message = f"got OOMKilled: the container needed more memory than {may}"
         return [error(OUT_OF_MEMORY, name, message, limit=limit)]
@@ -165,13 +146,6 @@ def _causes(pod: dict) -> list[Finding]:
     if ended.get("exitCode") == NOT_FOUND:
         return [_not_run(name, "exit code 127, a command was not found: the log says which")]
     return [_stuck(name, reason, text) for reason, text in _waiting(pod) if reason in FOR_EVER]
-
-
-def _memory_limit(pod: dict) -> str:
-    """Return the memory limit as the cluster writes it; empty for a container without one."""
-    containers = pod.get("spec", {}).get("containers", [])
-    work = next((one for one in containers if one["name"] == manifests.WORK), {})
-    return work.get("resources", {}).get("limits", {}).get("memory", "")
 
 
 def _evicted(name: str, reason: str, text: str) -> Finding:

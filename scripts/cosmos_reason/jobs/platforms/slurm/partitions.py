@@ -54,8 +54,9 @@ class Nodes:
         """Return the GPUs of type `kind`, or of any type."""
         if not kind:
             return sum(self.gpus_by_type.values())
-        counts = [count for name, count in self.gpus_by_type.items() if _is_type(name, kind)]
-        return sum(counts)
+        # sinfo may print it in other letters than what was configured and is asked for.
+        named = [name for name in self.gpus_by_type if name.lower() == kind.lower()]
+        return sum(self.gpus_by_type[name] for name in named)
 
 
 @dataclass(frozen=True)
@@ -159,19 +160,15 @@ def default_minutes(rows: list[Nodes], name: str) -> int:
     return next(filter(None, mine), UNLIMITED)
 
 
-def most_cpus(rows: list[Nodes], name: str, gpus: int) -> int:
-    """CPUs of the largest node of a partition with so many GPUs."""
-    mine = [row for row in rows if row.partition == name]
-    fitting = [row for row in mine if row.gpus() >= gpus]
-    return max((row.cpus for row in fitting or mine), default=UNLIMITED)
-
-
 def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Finding]:
     """Yield whether the partition `name` is there, up, long enough, and has nodes with the GPUs
     that are wanted; `others` is the fix where its nodes have fewer."""
     mine = [row for row in rows if row.partition == name]
     if not mine:
-        yield _no_partition(name, rows)
+        names = sorted({row.partition for row in rows})
+        message = f"got {name!r}, expected one of {', '.join(names) or 'none there'}."
+        message += did_you_mean(name, names)
+        yield error("PRE-SLURM-PARTITION", "--partition", message)
         return
     if not mine[0].is_up:
         message = "got a partition that is down, expected it up"
@@ -190,7 +187,10 @@ def check_cpus(rows: list[Nodes], name: str, wish: Wish) -> Iterator[Finding]:
     """Yield a warning where the CPUs of a job with GPUs are left to the cluster."""
     if wish.gpus and not wish.exclusive and not wish.cpus:
         message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
-        fix = Fix(flags={"--cpus": min(8 * wish.gpus, most_cpus(rows, name, wish.gpus))})
+        mine = [row for row in rows if row.partition == name]
+        fitting = [row for row in mine if row.gpus() >= wish.gpus]
+        most = max((row.cpus for row in fitting or mine), default=UNLIMITED)
+        fix = Fix(flags={"--cpus": min(8 * wish.gpus, most)})
         yield warning("JOB-SLURM-CPUS", "--cpus, --exclusive", message, fix)
 
 
@@ -205,12 +205,6 @@ def gpus_of_nodes(rows: list[Nodes], name: str, kind: str = "") -> list[int]:
 def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
     """GPUs of the largest node of a partition, of a type or of any."""
     return max((row.gpus(kind) for row in rows if row.partition == name), default=0)
-
-
-def _is_type(name: str, kind: str) -> bool:
-    """Return what sinfo prints may be in other letters than what was configured and is asked
-    for."""
-    return name.lower() == kind.lower()
 
 
 def _no_type(mine: list[Nodes], wish: Wish) -> Finding:
@@ -266,13 +260,6 @@ def _check_size(candidates: list[Nodes], wish: Wish) -> Iterator[Finding]:
     if wish.memory and megabytes(wish.memory) > most:
         message = f"got {wish.memory}, expected at most {most}M, the memory of a node in {name}"
         yield error("PRE-SLURM-MEMORY", "--memory", message, Fix(flags={"--memory": f"{most}M"}))
-
-
-def _no_partition(name: str, rows: list[Nodes]) -> Finding:
-    names = sorted({row.partition for row in rows})
-    message = f"got {name!r}, expected one of {', '.join(names) or 'none there'}."
-    message += did_you_mean(name, names)
-    return error("PRE-SLURM-PARTITION", "--partition", message)
 
 
 def _check_time(mine: list[Nodes], written: str | None) -> Iterator[Finding]:

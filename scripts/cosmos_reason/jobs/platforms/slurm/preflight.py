@@ -142,8 +142,11 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
         if str(number) in answered:
             yield _unread(f"{label}={path}", path, where)
     for number, path in enumerate(written, len(read)):
-        if str(number) in answered and _takes_files(host, path):
-            yield _unwritten(path, where)
+        place = host.place(path) if str(number) in answered else None
+        # Where the login node may not write either, the check of disks says so.
+        if str(number) in answered and (place is None or place.takes_files):
+            message = f"got a place that may not be written on {where}, {SHARED}"
+            yield findings.error("PRE-OUTPUT", path, message, shlex.join(["ls", "-ld", path]))
 
 
 def _as_words(flag: str, paths: Iterable[str]) -> list[str]:
@@ -157,7 +160,10 @@ def _look(
     look = ["sh", "-c", LOOK, "sh", *words]
     program = modules.PYTHON if preflight.engine == "transformers" else ""
     load = modules.look(_modules(preflight), program)
-    asked = _who_and_where(preflight)
+    asked = {"partition": preflight.result["slurm"]["partition"]}
+    for name in ("account", "qos"):
+        asked[name] = getattr(preflight.options, name) or partitions.from_variables(name)
+    asked = {name: value for name, value in asked.items() if value}
     asked_of_node = ["bash", "-c", load + LOOK, "bash", *words] if load else look
     answer = host.call("srun", *paths.flags(asked), *asked_of_node)
     answered = answer.out.splitlines()
@@ -186,25 +192,6 @@ def _modules(preflight: Preflight) -> dict:
     return {"modules": names, "env": preflight.options.env or []}
 
 
-def _who_and_where(preflight: Preflight) -> dict[str, str]:
-    """Return what is said of accounts and of the partition."""
-    asked = {"partition": preflight.result["slurm"]["partition"]}
-    for name in ("account", "qos"):
-        asked[name] = getattr(preflight.options, name) or partitions.from_variables(name)
-    return {name: value for name, value in asked.items() if value}
-
-
 def _unread(named: str, path: str, where: str) -> Finding:
     message = f"got no such path that can be read on {where}, {SHARED}"
     return findings.error("PRE-PATH-MISSING", named, message, shlex.join(["ls", "-d", path]))
-
-
-def _unwritten(path: str, where: str) -> Finding:
-    message = f"got a place that may not be written on {where}, {SHARED}"
-    return findings.error("PRE-OUTPUT", path, message, shlex.join(["ls", "-ld", path]))
-
-
-def _takes_files(host: Host, path: str) -> bool:
-    """Return whether the login node may write there; where not, the check of disks says so."""
-    place = host.place(path)
-    return place is None or place.takes_files

@@ -188,16 +188,14 @@ def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
     """Return the script of each node, which finds the job in `folder`."""
     words = shlex.join(word for flag, path in needed for word in (flag, str(path)))
     look = LOOK.format(unseen=UNSEEN, seconds=LOOK_SECONDS, needed=words) if needed else ""
-    several = _several_launchers(job) if job.resources["nodes"] > 1 else ""
+    several = ""
+    if job.resources["nodes"] > 1 and job.engine in COSMOS:
+        several = FIRST + SEVERAL_OF_COSMOS_RL
+    elif job.resources["nodes"] > 1:
+        torchrun = shlex.join(engines.TORCHRUN)
+        count = 1 + len(engines.TORCHRUN)
+        several = FIRST + SEVERAL_OF_TORCHRUN.format(count=count, torchrun=torchrun)
     return NOTE.format(job=shlex.quote(folder)) + LAUNCHER.format(look=look, several=several)
-
-
-def _several_launchers(job: Job) -> str:
-    """Return what the launcher of each of several nodes does with the program."""
-    if job.engine in COSMOS:
-        return FIRST + SEVERAL_OF_COSMOS_RL
-    words = shlex.join(engines.TORCHRUN)
-    return FIRST + SEVERAL_OF_TORCHRUN.format(count=1 + len(engines.TORCHRUN), torchrun=words)
 
 
 def _srun_flags(job: Job, spec: dict) -> list[str]:
