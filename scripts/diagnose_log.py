@@ -13,6 +13,7 @@ examples:
 
 import os
 import shlex
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,9 @@ from cosmos_reason.jobs import diagnosis
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document
+
+# What ends a run from outside: the same may well pass when it is tried again.
+KILLED = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 
 def parser() -> cli.Parser:
@@ -236,7 +240,8 @@ def of_job(folder: Path) -> list[Finding]:
             found.append(diagnosis.for_job(finding, job))
     if job.state == jobs.ERROR and not findings.has_errors(found):
         message = f"got no known error in the log; {reason}"
-        fix = jobs.command("logs", folder)
+        was_killed = job.exit_code is None or job.exit_code - 128 in KILLED
+        fix = jobs.command("retry" if was_killed else "logs", folder)
         found.append(findings.error("LOG-UNKNOWN", folder.name, message, fix))
     return found
 

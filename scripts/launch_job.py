@@ -95,6 +95,12 @@ def parser() -> cli.Parser:
         help="with --output: who the work runs as there (default: whoever runs run.sh)",
     )
     planned.add_argument(
+        "--name",
+        type=cli.some_text,
+        metavar="FILE",
+        help="with --output: what starts it (default: run.sh, job.sbatch or job.yaml)",
+    )
+    planned.add_argument(
         options.SPEED,
         type=cli.above_0,
         metavar="S",
@@ -123,10 +129,17 @@ def parser() -> cli.Parser:
     verb_of_a_job(cancel, "end a running job").add_argument(
         "--grace", type=seconds, default=30, help="seconds from SIGTERM to SIGKILL (default: 30)"
     )
-    verb_of_a_job(
+    retried = verb_of_a_job(
         retry, "run a failed or canceled job again, from its newest complete checkpoint"
-    ).add_argument(
+    )
+    retried.add_argument(
         "--memory", metavar="SIZE", help="slurm, kubernetes: instead of what the job had"
+    )
+    retried.add_argument(
+        "--site", type=cli.local, metavar="FILE", help="run it there (default: where it ran)"
+    )
+    retried.add_argument(
+        "--output", type=cli.local, metavar="DIR", help="write what starts it there, as plan does"
     )
     verb_of_a_job(upload, "send an ended job's results, log and record to S3").add_argument(
         "uri",
@@ -241,16 +254,16 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         if args.platform not in ("docker", None):
             fix = f"drop --host-user {args.host_user}"
         raise bad_input("USAGE", "--host-user", message, fix)
-    is_empty = args.output and args.output.is_dir() and not any(args.output.iterdir())
-    if args.output and args.output.exists() and not is_empty:
-        message = "something is there already: name an empty folder, or one that is yet to be made"
-        raise bad_input("JOB-OUTPUT-EXISTS", args.output, message)
+    if args.name and not args.output:
+        message = "it has no effect without --output, which alone writes that file"
+        raise bad_input("USAGE", "--name", message, Fix(flags={"--output": "DIR"}))
+    refuse_full(args.output)
     asked = launch_of(args, carried=bool(args.output or args.site))
     if args.host_user and asked.platform != "docker":
         message = f"it has no effect on {asked.platform}"
         raise bad_input("USAGE", "--host-user", message, f"drop --host-user {args.host_user}")
     if args.output:
-        job, found = launch.carry(asked, args.output, args.host_user)
+        job, found = launch.carry(asked, args.output, args.host_user, args.name)
     else:
         job, found = launch.plan(asked)
     known = {"spec": args.spec, "is_document": True}
@@ -260,13 +273,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     cost = run_time.of_launch(asked, args.seconds_per_step)
     told = {"time": cost.to_json()} if cost else {}
     if args.output:
-        lines = [
-            f"wrote {args.output}: {args.output}/README.md says how to copy, start and watch it"
-        ]
-        lines += [cost.text()] if cost else []
-        lines += copying(asked)
-        result = {"output": str(args.output), "image": job.image} | told
-        return cli.Outcome(result, found, "\n".join(lines), **known)
+        return written(asked, args.output, job, found, cost)
     result = {key: getattr(job, key) for key in PLANNED} | told
     result |= {"site": job.site} if job.site else {}
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
@@ -279,7 +286,27 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         words = sys.argv[sys.argv.index("plan") + 1 :]
         words = cli.without(cli.without(words, "--json", options.SPEED), "--json", "--save")
         following = ("launch_job.py", "submit", *words)
+    if launch.named_otherwise(asked):  # which submit refuses
+        following = tuple(launch.written_out(asked))
     return cli.Outcome(result, found, "\n".join(lines), following, **known)
+
+
+def refuse_full(output: Path | None) -> None:
+    """Raise Failure (exit 2) for a folder to write that something is in."""
+    is_empty = output and output.is_dir() and not any(output.iterdir())
+    if output and output.exists() and not is_empty:
+        message = "something is there already: name an empty folder, or one that is yet to be made"
+        raise bad_input("JOB-OUTPUT-EXISTS", output, message)
+
+
+def written(asked, output: Path, job: Job, found: list[Finding], cost: Any = None) -> cli.Outcome:
+    """Return what is said of a launch that was written out."""
+    lines = [f"wrote {output}: {output}/README.md says how to copy, start and watch it"]
+    lines += [cost.text()] if cost else []
+    lines += copying(asked)
+    result = {"output": str(output), "image": job.image}
+    result |= {"time": cost.to_json()} if cost else {}
+    return cli.Outcome(result, found, "\n".join(lines), spec=asked.spec_path, is_document=True)
 
 
 def copying(asked: options.Launch) -> list[str]:
@@ -310,9 +337,19 @@ def submit(args: argparse.Namespace) -> cli.Outcome:
 
 
 def retry(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.base import site
     from cosmos_reason.jobs import launch
 
-    return started(*launch.retry(folder(args), jobs.root(args.jobs_dir), args.memory))
+    refuse_full(args.output)
+    place = site.read(args.site) if args.site else None
+    home, is_carried = jobs.root(args.jobs_dir), args.output is not None
+    asked = launch.next_attempt(folder(args), home, args.memory, place, is_carried)
+    if not args.output:
+        return started(*launch.submit(asked))
+    job, found = launch.carry(asked, args.output)
+    if job is None:
+        return cli.Outcome({}, found, "nothing written")
+    return written(asked, args.output, job, found)
 
 
 def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
@@ -495,15 +532,25 @@ def list_(args: argparse.Namespace) -> cli.Outcome:
     if not (listed or found):
         say(f"no jobs in {folder}")
     last = getattr(args, "last", LISTED)
-    newest = listed[:last] if last else listed
+    newest = [as_it_is(job) for job in (listed[:last] if last else listed)]
     keys = ("job_id", "state", "created_at", "reason")
     rows = [{key: getattr(job, key) for key in keys} for job in newest]
     lines = [f"{job.job_id}  {job.state:8}  {job.reason[:80]}".rstrip() for job in newest]
     if len(newest) < len(listed):
         lines.append(f"... and {len(listed) - len(newest)} older")
-    states = dict(collections.Counter(job.state for job in listed))
+    states = dict(collections.Counter(job.state for job in [*newest, *listed[len(newest) :]]))
     result = {"jobs": rows, "total": len(listed), "states": states}
     return cli.Outcome(result, found, "\n".join(lines))
+
+
+def as_it_is(job: Job) -> Job:
+    """Return the job, as an ERROR where its model was damaged after it was complete."""
+    from cosmos_reason.jobs import evidence
+
+    damaged = evidence.damage_in_list(job)
+    if damaged and has_errors([damaged]):
+        return dataclasses.replace(job, state=jobs.ERROR, reason=damaged.message)
+    return job
 
 
 def main(args: argparse.Namespace) -> cli.Outcome:

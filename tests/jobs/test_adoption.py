@@ -9,7 +9,7 @@ import time
 
 import pytest
 import yaml
-from launch_site import PROGRAM, Site
+from launch_site import PROGRAM, Site, ended
 from support import ROOT
 
 from cosmos_reason.base import files
@@ -227,3 +227,81 @@ def test_a_job_that_was_submitted_here_keeps_its_record(place):
     del told["platform_ref"]["adopted_from"]
     path.write_text(json.dumps(told))
     assert place.adopt()[0] == 2
+
+
+def awaited(path):
+    deadline = time.monotonic() + 300
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_failed_run_is_tried_again_there(place):
+    """Rendered anew for the site, from what the first attempt left; adopted as its retry."""
+    place.ran(exit=3, model="")
+    _, first, _ = place.adopt()
+    again = place.root / "again"
+    words = ["retry", first["job_id"], "--site", "site.yaml", "--output", again]
+    code, printed = place.command("launch_job.py", *words)
+    assert code == 0, printed["findings"]
+    results = f"{place.out}/results"
+    (place.root / "do").write_text(json.dumps({"output": results}))
+    subprocess.run(["bash", str(again / "run.sh")], check=True, capture_output=True)
+    awaited(again / "run.exit")
+    place.out = again
+    code, record, _ = place.adopt()
+    assert (code, record["state"], record["retry_of"]) == (0, "COMPLETE", first["job_id"])
+    assert record["outputs"]["output_dir"] == results
+    code, chosen = place.command("select_checkpoint.py", place.jobs / record["job_id"])
+    assert code == 0, chosen["findings"]
+
+
+def test_a_failed_run_is_tried_again_on_another_platform(place):
+    """Nothing of the first place comes along: here its GPUs by number, there its partition."""
+    place.ran(exit=3, model="")
+    _, first, _ = place.adopt()
+    facts = yaml.safe_load((place.root / "site.yaml").read_text())
+    facts |= {"name": "cluster", "platform": "slurm", "slurm": {"partition": "h100"}}
+    (place.root / "cluster.yaml").write_text(yaml.safe_dump(facts))
+    words = ["retry", first["job_id"], "--site", "cluster.yaml", "--output", place.root / "batch"]
+    code, printed = place.command("launch_job.py", *words)
+    assert code == 0, printed["findings"]
+    script = (place.root / "batch" / "job.sbatch").read_text()
+    assert "#SBATCH --partition=h100" in script and "--gres" not in script
+    rendered = json.loads((place.root / "batch" / "launch.json").read_text())
+    assert rendered["retry_of"] == first["job_id"] and rendered["site"] == "cluster"
+
+
+def test_a_submitted_job_runs_in_the_environment_of_its_site(place):
+    place.jobs.mkdir()
+    facts = yaml.safe_load((place.root / "site.yaml").read_text()) | {"network": {"hub": False}}
+    (place.root / "site.yaml").write_text(yaml.safe_dump(facts))
+    (place.root / "do").write_text(json.dumps({"model": "", "exit": 3}))
+    words = ["train", "--spec", "train.toml", "--engine", "transformers", "--gpu-ids", "none"]
+    code, printed = place.command("launch_job.py", "submit", *words, "--site", "site.yaml")
+    record = printed["result"]
+    assert code == 0 and record["command"][0] == f"{place.root}/venv/bin/python3"
+    job = ended(place.jobs / record["job_id"])
+    assert job.options["place"] == {"environment": f"{place.root}/venv", "offline": True}
+    assert "HF_HUB_OFFLINE=1" in (job.folder / "launch.sh").read_text()
+    assert job.exit_code == 3
+    code, printed = place.command("launch_job.py", "retry", record["job_id"])
+    assert printed["result"]["command"][0] == record["command"][0]
+    place.command("launch_job.py", "cancel", printed["result"]["job_id"])
+
+
+def test_a_noted_end_that_slurm_may_begin_anew_is_no_end(place):
+    """SLURM requeues a job when its node fails: until it runs again its folder tells of an end."""
+    facts = yaml.safe_load((place.root / "site.yaml").read_text()) | {"platform": "slurm"}
+    (place.root / "site.yaml").write_text(yaml.safe_dump(facts))
+    words = ["train", "--spec", "train.toml", "--engine", "transformers", "--gpu-ids", "none"]
+    words += ["--site", "site.yaml", "--output", place.out, "--requeue"]
+    code, printed = place.command("launch_job.py", "plan", *words)
+    assert code == 0, printed["findings"]
+    (place.out / "run.id").write_text("train-20260101-120000-0a1b2c\n")
+    (place.out / "slurm.started").write_text(f"{time.time():.0f} 7\n")
+    (place.out / "slurm.ended").write_text("143\n")
+    code, _, ids = place.adopt()
+    assert (code, ids) == (1, {"JOB-NOT-ENDED"}) and not jobs.folders(place.jobs)
+    code, record, _ = place.adopt("--stopped")
+    assert (code, record["state"], record["exit_code"]) == (0, "ERROR", 143)

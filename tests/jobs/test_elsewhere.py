@@ -251,6 +251,21 @@ def test_the_name_of_a_folder_has_to_name_a_job_of_kubernetes(place):
     assert render(place, "slurm", "My_Run")[0] == 0, "others have no such names"
 
 
+def test_kubectl_is_told_the_namespace_and_gets_secrets_from_the_shell(place):
+    render(place, "kubernetes", "out")
+    page = text_of(place.root / "out")["README.md"]
+    assert "`kubectl --namespace n apply -f out/manifests/`" in page
+    (line,) = [line for line in page.splitlines() if line.startswith("- secrets: ")]
+    (place.root / "bin").mkdir()
+    (place.root / "bin" / "kubectl").write_text('#!/bin/sh\necho "$@"; cat "${7#*=}"\n')
+    (place.root / "bin" / "kubectl").chmod(0o755)
+    environment = {"PATH": f"{place.root}/bin:{os.environ['PATH']}", "HF_TOKEN": "hf_canary"}
+    command = line.removeprefix("- secrets: ").strip("`")
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("--namespace n create secret generic out --from-env-file=")
+    assert done.stdout.splitlines()[1:] == ["HF_TOKEN=hf_canary"], done.stderr
+
+
 def test_pods_run_the_skill_where_the_site_has_it(place):
     code, printed = render(place, "kubernetes", "out", skill_dir=f"{THERE}/skill")
     assert code == 0, printed["findings"]
@@ -365,3 +380,90 @@ def test_the_stand_in_without_gpus_differs_in_the_named_lines_alone(place, platf
         lines = text.splitlines()
         rest.append([line for line in lines if not re.match(OF_THE_PLACE[platform], line)])
     assert rest[0] == rest[1] and len(rest[0]) > 20
+
+
+NAMES = {"local": "go.sh", "docker": "go.sh", "slurm": "go.sbatch", "kubernetes": "go.yaml"}
+
+
+@pytest.mark.parametrize("platform", MORE)
+def test_what_starts_a_launch_is_called_as_asked(place, platform):
+    code, printed = render(place, platform, "out", "--name", NAMES[platform])
+    assert code == 0, printed["findings"]
+    texts = text_of(place.root / "out")
+    named = START[platform].replace(START[platform].rpartition("/")[2], NAMES[platform])
+    assert named in texts and START[platform] not in texts
+    if platform == "slurm":
+        assert "sbatch --parsable go.sbatch" in texts["submit.sh"]
+    if platform in ("local", "docker"):
+        assert "`bash out/go.sh`" in texts["README.md"]
+        assert os.access(place.root / "out" / named, os.X_OK)
+    assert START[platform].rpartition("/")[2] not in texts["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"),
+    [
+        ("local", "spec.toml"),
+        ("local", "run.id"),
+        ("slurm", "submit.sh"),
+        ("docker", "a/b.sh"),
+        ("docker", "..", ),
+        ("kubernetes", "job.json"),
+    ],
+)  # fmt: skip
+def test_a_name_that_the_folder_cannot_have_is_refused_with_one_that_it_can(place, platform, name):
+    code, printed = render(place, platform, "out", "--name", name)
+    (refused,) = [one for one in printed["findings"] if one["id"] == "JOB-NAME"]
+    assert code == 1 and not (place.root / "out").exists()
+    assert render(place, platform, "out", *refused["fix"].split())[0] == 0
+
+
+def test_a_name_needs_a_folder(place):
+    site = describe(place, "slurm")
+    words = ["plan", "train", "--spec", "train.toml", "--site", site, "--name", "go.sbatch"]
+    code, printed = command("launch_job.py", place, *words)
+    assert code == 2 and [one["id"] for one in printed["findings"]] == ["USAGE"]
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("known", ["site", "snapshot", "provenance", "download", ""])
+def test_models_to_copy_are_listed_with_commit_and_size(place, known):
+    """Where the Hub is out of reach; a commit that nobody knows is asked for once."""
+    here = place.root / "c3"
+    if known == "snapshot":
+        here = place.root / "models--nvidia--Cosmos3-Nano" / "snapshots" / COMMIT
+    here.parent.mkdir(parents=True, exist_ok=True)
+    (place.root / "model").rename(here)
+    with open(here / "optimizer.bin", "wb") as large:
+        large.truncate(3 << 29)
+    if known == "provenance":
+        (here / "provenance.json").write_text(json.dumps({"source": {"commit": COMMIT}}))
+    if known == "download":
+        notes = here / ".cache" / "huggingface" / "download"
+        notes.mkdir(parents=True)
+        (notes / "config.json.metadata").write_text(f"{COMMIT}\netag\n1.0\n")
+    there = f"{THERE}/{here.relative_to(place.root)}"
+    change(place, "train", policy__model_name_or_path=there)
+    name = "nvidia/Cosmos3-Nano" + (f"@{COMMIT}" if known == "site" else "")
+    code, printed = render(place, "slurm", "out", models={there: name})
+    told = [one for one in printed["findings"] if one["id"] == "JOB-SITE-UNKNOWN"]
+    lines = [line for one in told for line in one["data"]["lines"] if line.startswith("models")]
+    assert lines == ([] if known else [f"models: {{{there}: nvidia/Cosmos3-Nano@COMMIT}}"])
+    assert code == 0, printed["findings"]
+    page = text_of(place.root / "out")["README.md"]
+    assert f"{there} holds nvidia/Cosmos3-Nano, 1.5 GiB" in page
+    assert (f"--revision {COMMIT}" in page) == bool(known)
+
+
+def test_submit_hands_over_no_path_that_the_site_calls_otherwise(place):
+    """It would run here, or fail there, with paths of this machine; the fix writes it out."""
+    site = describe(place, "local", paths={THERE: str(place.root)})
+    launch = ["train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
+    code, printed = command("launch_job.py", place, "submit", *launch, "--gpu-ids", "none")
+    (refused,) = [one for one in printed["findings"] if one["id"] == "JOB-SITE-PATHS"]
+    assert code == 1 and not place.jobs.exists()
+    words = refused["fix"].split()
+    code, printed = command(words[0].rpartition("/")[2], place, *words[1:])
+    assert code == 0 and (place.root / "train-there" / "run.sh").is_file(), printed["findings"]

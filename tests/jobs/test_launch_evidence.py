@@ -2,9 +2,11 @@
 secrets."""
 
 import json
+import os
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -542,6 +544,19 @@ def test_a_checkpoint_that_was_cut_afterwards_is_no_complete_job(site):
     errors = [one["id"] for one in document["findings"] if one["severity"] == "error"]
     assert (done.returncode, errors) == (1, ["JOB-CHECKPOINT-DAMAGED"])
     assert document["result"]["state"] == "ERROR"
+    later = time.time() + 5  # a list looks into models that were changed after the end
+    os.utime(weights, (later, later))
+    listed = json.loads(run_script("launch_job.py", "list", *words[3:]).stdout)["result"]
+    assert listed["states"] == {"ERROR": 1} and "damaged" in listed["jobs"][0]["reason"]
+
+
+@pytest.mark.parametrize(("do", "verb"), [({"signal": 9}, "retry"), ({"exit": 3}, "logs")])
+def test_a_killed_job_is_to_be_tried_again_and_a_failed_one_to_be_read(site, do, verb):
+    folder = site.submit(model="", **do)
+    assert ended(folder).state == "ERROR"
+    found = json.loads(run_script("diagnose_log.py", folder, "--json").stdout)["findings"]
+    (told,) = [one for one in found if one["id"] == "LOG-UNKNOWN"]
+    assert f"launch_job.py {verb} {folder.name}" in told["fix"]
 
 
 @pytest.mark.parametrize("cut", [0, 1])

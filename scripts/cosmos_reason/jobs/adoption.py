@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import socket
 from dataclasses import replace
@@ -58,7 +59,9 @@ def adopt(
         message += "; README.md has the line that starts it"
         raise bad_input("JOB-ADOPT", folder, message)
     home = jobs_dir / job_id[0]
-    _refuse_other(home)
+    if (home / jobs.RECORD).is_file() and not Job.load(home).is_adopted:
+        message = "that job was submitted here, and its record stays"
+        raise bad_input("JOB-ADOPT", home, message, jobs.command("status", home))
     job, table, found = _job(folder, home, rendered, site)
     started = _words(folder / (slurm.script.STARTED if job.platform == "slurm" else "run.started"))
     if not started or not started[0].isdecimal():
@@ -67,10 +70,15 @@ def adopt(
     began = jobs.time_text(int(started[0]))
     job = replace(job, created_at=began, started_at=began)
     end = _end(replace(job, folder=folder))
+    if end and any(end) and "requeue" in job.options and not stopped:
+        message = "it noted an end that is none where SLURM begins it anew (--requeue): bring its "
+        message += "results here again when squeue no longer lists it; it does not now: --stopped"
+        command = f"scripts/launch_job.py adopt {shlex.quote(str(folder))} --stopped"
+        raise Failure([error("JOB-NOT-ENDED", folder, message, command)], EXIT_CHECKS_FAILED)
     if end is None and not stopped:
         message = "got no note of its end: it is still going on, or was killed; bring its results "
         message += "here again when it has ended; killed: --stopped"
-        command = f"scripts/launch_job.py adopt {folder} --stopped"
+        command = f"scripts/launch_job.py adopt {shlex.quote(str(folder))} --stopped"
         raise Failure([error("JOB-NOT-ENDED", folder, message, command)], EXIT_CHECKS_FAILED)
     _refuse_absent(job)
     with claims.held(home, job.outputs.values()) as busy:
@@ -115,13 +123,6 @@ def _words(path: Path) -> list[str]:
         return path.read_text().split()
     except (OSError, UnicodeDecodeError):
         return []
-
-
-def _refuse_other(home: Path) -> None:
-    """Refuse to write over the record of a job that was submitted here."""
-    if (home / jobs.RECORD).is_file() and not Job.load(home).is_adopted:
-        message = "that job was submitted here, and its record stays"
-        raise bad_input("JOB-ADOPT", home, message, jobs.command("status", home))
 
 
 def _job(
@@ -200,7 +201,7 @@ def _refuse_absent(job: Job) -> None:
     for name, path in job.outputs.items():
         folder = Path(path)
         owner = claims.owner(folder)
-        if owner not in (None, job.job_id):
+        if owner not in (None, job.job_id, job.retry_of):
             message = f"{owner} has written there since: what it left cannot be told apart"
             raise bad_input("JOB-ADOPT", path, message, f"scripts/launch_job.py status {owner}")
         is_own = folder.is_relative_to(job.platform_ref["adopted_from"])

@@ -15,17 +15,26 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import Site
+from cosmos_reason.checkpoints.conversion import PROVENANCE
 from cosmos_reason.jobs import containers, reward_files
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import docker, kubernetes, local, slurm
 from cosmos_reason.jobs.platforms.slurm import script
 from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote import model_names
 from cosmos_reason.spec import document
 
 JOB = Path("/job")  # where the container has the job's folder, whatever its name is outside
 SKILL = "skill"  # the folder with the programs
+# What starts a launch, unless --name calls it otherwise, and what else lies or comes beside it.
+START = {"local": "run.sh", "docker": "run.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
+PLACE = ("context", "namespace")  # of a cluster, as flags of kubectl
+BESIDE = ("README.md", "launch.json", jobs.SPEC, jobs.CONTAINER_SPEC, "container.schema.json",
+          "submit.sh", "environment", "skill", "home", "results", "jobs", "manifests", jobs.LOG,
+          jobs.METRICS)  # fmt: skip
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Job, less a pod's number
 RUN = """#!/usr/bin/env bash
 # {title}: starts the job in a container, with spec.toml beside this file.
@@ -75,7 +84,7 @@ echo "started; follow it with: tail -f {folder}/log.txt"
 """
 SBATCH = """#!/bin/bash
 {directives}
-# {title}. `sbatch job.sbatch` in this folder starts it; secrets are those of the submitting shell.
+# {title}. `sbatch {start}` in this folder starts it; secrets are those of the submitting shell.
 if [ -z "$SLURM_RESTART_COUNT" ]; then  # else SLURM begins it anew, which --requeue allows
   [ ! -e {folder}/run.id ] || {{ echo "it ran here already: see log.txt" >&2; exit 2; }}
   {empty}mkdir -p {folders}
@@ -85,7 +94,7 @@ set -- {program}
 """
 SUBMIT = """#!/bin/sh
 # Hands the job to SLURM; prints its number.
-cd "$(dirname "$0")" && exec sbatch --parsable job.sbatch
+cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
 README = """# {title}
 
@@ -112,29 +121,47 @@ done
 """
 
 
+def check_name(name: str, platform: str) -> list[Finding]:
+    """Return an error for a name that the file which starts a launch cannot have."""
+    taken = name.startswith(("run.", "node", "slurm.")) and name != START[platform]
+    if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,99}", name, re.ASCII):
+        message = f"got {name!r}; expected the name of a file, of letters, digits, -, _ and ."
+    elif taken or name in BESIDE:
+        message = f"got {name}, which another file of the folder is called; use another name"
+    elif platform == "kubernetes" and not name.endswith((".yaml", ".yml")):
+        message = f"got {name}; kubectl apply reads files that end in .yaml or .yml"
+    else:
+        return []
+    fix = Fix(flags={"--name": START[platform]})
+    return [findings.error("JOB-NAME", "--name", message, fix)]
+
+
 def write(
     job: Job,
     spec: dict,
     site: Site | None,
     output: Path,
     host_user: str | None,
+    name: str | None,
     found: list[Finding],
 ) -> None:
     """Fill the folder `output`, which is new or empty. `spec` has the paths of the place;
-    `host_user` is UID:GID, else that of whoever starts it; `found` is what speaks against it."""
+    `host_user` is UID:GID, else that of whoever starts it; `name` is that of the file which starts
+    it; `found` is what speaks against it."""
     with files.only_run(output), files.whole_folder(output) as work:
         title = f"{job.action} with {job.engine} on {job.platform}"
         skill_dir = site.get("skill_dir") if site else None
+        start = name or START[job.platform]
         if not skill_dir:
             containers.copy_programs(work / SKILL)
         {"docker": _docker, "local": _local, "slurm": _slurm, "kubernetes": _kubernetes}[
             job.platform
-        ](work, job, spec, host_user, title, skill_dir)
+        ](work, job, spec, host_user, title, skill_dir, start)
         # `table` is the spec with the paths of the place, before an image's own form of it.
         record = job.to_json() | {"site": site.name if site else None, "table": spec}
         record["spec"]["read_sha256"] = read_sha256(work)
         files.write_json(work / LAUNCH, record)
-        page = _readme(work, job, site, output, title)
+        page = _readme(work, job, site, output, title, start)
         if found:
             page += "\nKnown when it was rendered:\n"
             page += "".join(f"- {one.severity}: {one.where}: {one.message}\n" for one in found)
@@ -155,6 +182,8 @@ def _started(job: Job) -> dict[str, str]:
     new."""
     outside = [path for path in job.outputs.values() if job.folder not in Path(path).parents]
     empty = EMPTY.format(outside=" ".join(map(shlex.quote, outside))) if outside else ""
+    if job.retry_of:  # it goes on where the first attempt wrote
+        empty = ""
     return {"new_id": NEW_ID.format(action=job.action), "empty": empty, "mark": MARK}
 
 
@@ -166,11 +195,13 @@ def _inputs(job: Job, spec: dict) -> list[str]:
     return named + [str(path) for path in reward_files.files(spec)]
 
 
-def _readme(work: Path, job: Job, site: Site | None, output: Path, title: str) -> str:
+def _readme(
+    work: Path, job: Job, site: Site | None, output: Path, title: str, start_name: str
+) -> str:
     """Return the page that tells whoever has the folder to start, watch and bring back."""
     name = output.name
     there = "HOST:" + (name if job.platform == "docker" else str(job.folder))
-    start, watch = f"bash {name}/run.sh", f"tail -f {job.folder}/log.txt"
+    start, watch = f"bash {name}/{start_name}", f"tail -f {job.folder}/log.txt"
     ran, back = there, f"back/{name}"
     if job.platform == "docker":
         watch = "tail -f jobs/ID/log.txt"
@@ -178,27 +209,25 @@ def _readme(work: Path, job: Job, site: Site | None, output: Path, title: str) -
     elif job.platform == "slurm":
         start, watch = f"bash {name}/submit.sh", f"squeue --me; tail -f {job.folder}/log.txt"
     elif job.platform == "kubernetes":
-        start = f"kubectl apply -f {name}/manifests/"
-        watch = f"kubectl logs -f job/{job.job_id}"
+        asked = job.options.get("kubernetes", {})
+        where = [f"--{word} {shlex.quote(asked[word])}" for word in PLACE if asked.get(word)]
+        kubectl = " ".join(["kubectl", *where])
+        start = f"{kubectl} apply -f {name}/manifests/"
+        watch = f"{kubectl} logs -f job/{job.job_id}"
     lines = [f"- {path}" for path in dict.fromkeys(_inputs(job, {}))]
     if job.image:
         lines.append(f"- image {job.image}")
-    if site:
-        for path, model in site.models.items():
-            if not any(entry["path"] == path for entry in job.inputs):
-                continue
-            billions = bundle.skill_info()["models"].get(model, {}).get("parameters_billion", 0)
-            size = f", about {2e9 * billions / 2**30:.0f} GiB" if billions else ""
-            how = f"`hf download {model} --local-dir DIR` where the Hub is in reach, then rsync it"
-            lines.append(f"- {path} holds {model}{size}: {how}")
+    lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
         lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
     if (work / SKILL).is_dir():
         size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
         lines.append(f"- skill/: the programs of the skill, {size / 2**20:.1f} MiB")
     if job.platform == "kubernetes":
-        names = " ".join(f'--from-literal={name}="${name}"' for name in containers.CREDENTIALS[:2])
-        lines.append(f"- secrets: `kubectl create secret generic {job.job_id} {names}`")
+        names = "|".join(containers.CREDENTIALS[:2])
+        values = f"<(env | grep -E '^({names})=')"  # by name: nothing of a value stands here
+        command = f"{kubectl} create secret generic {job.job_id} --from-env-file={values}"
+        lines.append(f"- secrets: `{command}`")
     place = f" Copy it: `rsync -aL {name}/ {there}/`."
     if job.platform == "docker":
         place = f" Copy it: `rsync -aL {name} HOST:`."
@@ -213,8 +242,65 @@ def _readme(work: Path, job: Job, site: Site | None, output: Path, title: str) -
     )
 
 
+def _models(job: Job, site: Site) -> list[str]:
+    """Return a line for each published model that the job reads: how it comes to a place that does
+    not reach the Hub, with its commit and its size where they are known."""
+    lines = []
+    for path, model in site.models.items():
+        if not any(entry["path"] == path for entry in job.inputs):
+            continue
+        here, size = Path(site.here(path)), ""
+        facts = bundle.skill_info()["models"].get(model, {})
+        billions = facts.get("parameters_billion", 0)
+        if str(here) != path or here.is_dir():
+            bytes_here = sum(one.stat().st_size for one in here.rglob("*") if one.is_file())
+            size = f", {bytes_here / 2**30:.1f} GiB"
+        elif billions:
+            size = f", about {2e9 * billions / 2**30:.0f} GiB"
+        commit = site.commit_of(path) or _commit(here)
+        named = f" --revision {commit}" if commit else ""
+        how = f"`hf download {model}{named} --local-dir DIR` where the Hub is in reach, "
+        how += "convert it (prepare_cosmos3_vlm_checkpoint.py), " if facts.get("omni") else ""
+        lines.append(f"- {path} holds {model}{size}: {how}then rsync it")
+    return lines
+
+
+def _commit(folder: Path) -> str:
+    """Return the commit of the published model in a folder here, or of the one that was converted
+    into it: by the folder's place in a Hub cache, its provenance, or the notes of `hf download`; ''
+    where none of them tells."""
+    told = folder.name if folder.parent.name == "snapshots" else ""
+    source = model_names.read_table(folder / PROVENANCE).get("source")
+    if not told and isinstance(source, dict):
+        told = str(source.get("commit"))
+    notes = (folder / ".cache" / "huggingface" / "download").glob("*.metadata")
+    commits = {note.read_text(errors="replace").partition("\n")[0] for note in notes}
+    if not told and len(commits) == 1:
+        told = commits.pop()
+    return told if re.fullmatch(r"[0-9a-f]{40}", told) else ""
+
+
+def unknown_commits(job: Job, site: Site) -> list[str]:
+    """Return the lines of site.yaml that would name the commits of models which have to be copied
+    to a place that does not reach the Hub."""
+    if not site.is_offline:
+        return []
+    found = []
+    for path, model in site.models.items():
+        is_read = any(entry["path"] == path for entry in job.inputs)
+        if is_read and not (site.commit_of(path) or _commit(Path(site.here(path)))):
+            found.append(f"models: {{{path}: {model}@COMMIT}}")
+    return found
+
+
 def _local(
-    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+    work: Path,
+    job: Job,
+    spec: dict,
+    host_user: str | None,
+    title: str,
+    skill_dir: str | None,
+    start: str,
 ) -> None:
     document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
     values = local.environment(job, job.command[0])
@@ -228,12 +314,18 @@ def _local(
         command=shlex.join(job.command),
         **_started(job),
     )
-    files.write_text(work / "run.sh", text)
-    (work / "run.sh").chmod(0o755)
+    files.write_text(work / start, text)
+    (work / start).chmod(0o755)
 
 
 def _slurm(
-    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+    work: Path,
+    job: Job,
+    spec: dict,
+    host_user: str | None,
+    title: str,
+    skill_dir: str | None,
+    start: str,
 ) -> None:
     """Write job.sbatch: what submit hands to sbatch as flags and arguments stands in the file."""
     document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
@@ -245,6 +337,7 @@ def _slurm(
     flags.append(f"--export={','.join(['HOME', 'USER', 'PATH', *names])}")
     head = SBATCH.format(
         title=title,
+        start=start,
         directives="\n".join(f"#SBATCH {shlex.quote(flag)}" for flag in flags),
         folder=shlex.quote(str(job.folder)),
         folders=" ".join(map(shlex.quote, _folders(job))),
@@ -252,9 +345,9 @@ def _slurm(
         program=shlex.join(job.command[job.command.index(batch) + 1 :]),
     )
     written = files.read_text(work / script.BATCH)
-    files.write_text(work / "job.sbatch", head + written.partition("\n")[2])
     (work / script.BATCH).unlink()
-    files.write_text(work / "submit.sh", SUBMIT)
+    files.write_text(work / start, head + written.partition("\n")[2])
+    files.write_text(work / "submit.sh", SUBMIT.format(start=start))
     (work / "submit.sh").chmod(0o755)
 
 
@@ -265,15 +358,27 @@ def _folders(job: Job) -> list[str]:
 
 
 def _kubernetes(
-    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+    work: Path,
+    job: Job,
+    spec: dict,
+    host_user: str | None,
+    title: str,
+    skill_dir: str | None,
+    start: str,
 ) -> None:
     containers.write(work, job, spec)
     (work / "manifests").mkdir()
-    files.write_text(work / "manifests" / "job.yaml", kubernetes.manifest(job, spec))
+    files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
 
 
 def _docker(
-    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+    work: Path,
+    job: Job,
+    spec: dict,
+    host_user: str | None,
+    title: str,
+    skill_dir: str | None,
+    start: str,
 ) -> None:
     spec = containers.spec_inside(job, spec)
     outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
@@ -291,8 +396,8 @@ def _docker(
         **_started(job),
     }
     containers.write_spec(work / jobs.SPEC, job, spec)
-    files.write_text(work / "run.sh", RUN.format(**facts))
-    (work / "run.sh").chmod(0o755)
+    files.write_text(work / start, RUN.format(**facts))
+    (work / start).chmod(0o755)
 
 
 def _command(job: Job, skill_dir: str | None) -> str:

@@ -24,10 +24,15 @@ TORCHRUN = (
 ALONE = ("--standalone", "--local-addr=127.0.0.1")
 
 
+def place(job: Job) -> dict:
+    """Return what a site says of where the job runs: skill, environment, offline; {} without."""
+    return job.options.get("carried") or job.options.get("place") or {}
+
+
 def programs(job: Job) -> Path:
-    """Return the folder of this skill where the job runs: this one, or for a launch that is written
-    out for elsewhere the one that the site names or the folder brings."""
-    return Path(job.options["carried"]["skill"]) if "carried" in job.options else bundle.ROOT
+    """Return the folder of this skill where the job runs: this one, the one that a site names, or
+    of a launch that is written out for elsewhere the one that the folder brings."""
+    return Path(place(job).get("skill") or bundle.ROOT)
 
 
 def dataset_script(job: Job) -> str:
@@ -42,7 +47,7 @@ def environment(job: Job) -> dict[str, str]:
     found = dict(facts.get("environment", {}))
     if job.resources["nodes"] == 1:
         found |= facts.get("one_node_environment", {})
-    if job.options.get("carried", {}).get("offline"):
+    if place(job).get("offline"):
         found["HF_HUB_OFFLINE"] = "1"
     return found
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files, secrets
 from cosmos_reason.base.findings import ERROR, Failure, Finding, error, has_errors, warning
-from cosmos_reason.checkpoints import best_link, left_out, quantized, run_outputs, uploads
+from cosmos_reason.checkpoints import best_link, left_out, run_outputs
 from cosmos_reason.jobs import claims, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
@@ -76,7 +76,9 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         reasons = [missing, exit_text, note, _last_line(job)]
         if job.started_at:
             diagnosed = _diagnosed(job)
-            reasons.append(_goes_on(job) if _was_stopped(diagnosed, note) else "")
+            # What was ended from outside may succeed when it is tried again.
+            was_stopped = any(finding["id"] == STOPPED for finding in diagnosed)
+            reasons.append(_goes_on(job) if TAKEN.match(note) or was_stopped else "")
     end_seen = exit_code is not None
     return replace(
         job,
@@ -114,11 +116,6 @@ def _remarks(found: dict) -> list[str]:
                 f"({found['left_out']} names them)"
             )
     return remarks
-
-
-def _was_stopped(diagnosed: list[dict], note: str) -> bool:
-    """Return whether it was ended from outside, and may succeed when it is tried again."""
-    return bool(TAKEN.match(note)) or any(finding["id"] == STOPPED for finding in diagnosed)
 
 
 def _goes_on(job: Job) -> str:
@@ -284,6 +281,8 @@ def _of_losses(job: Job) -> dict:
 def _of_run(job: Job, run: Path) -> dict:
     """Return what a run of the embedded engine says that it did not do; of uploads also the run
     that it went on from."""
+    from cosmos_reason.checkpoints import uploads
+
     found: dict = {}
     not_uploaded = [uri for one in runs_of(job) for uri in uploads.failed(one)]
     if not_uploaded:
@@ -347,6 +346,20 @@ def _damage(findings: list[Finding]) -> str:
     return ""
 
 
+def damage_in_list(job: Job) -> Finding | None:
+    """Return what `damaged_since` finds, and look only where something of the model was written,
+    added or taken away since the job ended: a list is to be quick."""
+    path = Path(str(job.evidence.get("checkpoint") or ""))
+    if job.state != jobs.COMPLETE or not path.name or not job.ended_at:
+        return None
+    ended = jobs.seconds(job.ended_at)
+    try:
+        newest = max(one.stat().st_mtime for one in [path, *path.iterdir()])
+    except OSError:  # gone, or not to be looked into
+        return damaged_since(job)
+    return damaged_since(job) if newest > ended + 1 else None  # records hold whole seconds
+
+
 def damaged_since(job: Job) -> Finding | None:
     """Return an error for a job that left a whole model which is damaged by now: sizes, headers and
     a sample of each tensor are read, where the folder is here. A warning where it is gone."""
@@ -389,6 +402,8 @@ def _of_quantization(job: Job) -> tuple[dict, str]:
 def _of_own_quantization(job: Job, model: Path) -> tuple[dict, str]:
     """Return the record names this job, the model is whole, it has answered, and so has the
     original where that was asked for."""
+    from cosmos_reason.checkpoints import quantized
+
     record = quantized.read_record(model)
     if not record or not job.wrote([model / quantized.RECORD]):
         return {}, f"no quantized model was written in {model}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
-from cosmos_reason.jobs import progress, run_time, watch
+from cosmos_reason.jobs import progress, run_time
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
@@ -28,19 +29,38 @@ def of_plan(job: Job, amounts_to: str = "") -> str:
         lines.append(f"image {job.image}")
     if "modules" in job.options:
         lines.append(f"loads modules {', '.join(job.options['modules'])}")
-    if "--mount" not in job.command:  # which tells what is read
+    if "--mount" not in job.command:  # of which _seen_in_docker tells what is read
         reads = _without_repeats(entry["path"] for entry in job.inputs)
         lines.append(f"reads {', '.join(reads)}")
     outputs = ", ".join(_without_repeats(job.outputs.values()))
     lines.append(f"results in {_named('JOB', job.folder, outputs)}")
-    command = _named("JOB", job.folder, shlex.join(job.command))
+    in_docker = "--mount" in job.command
+    words = job.command[job.command.index(job.image) + 1 :] if in_docker else job.command
+    command = _named("JOB", job.folder, shlex.join(words))
     names = f"JOB={job.folder}"
     if command.count(str(bundle.ROOT)) > 1:
         command = _named("SKILL", bundle.ROOT, command)
         names += f" SKILL={bundle.ROOT}"
     lines += [f"runs, with {names}:", f"  {command}"]
+    if in_docker:
+        lines += [_named("SKILL", bundle.ROOT, _named("JOB", job.folder, _seen_in_docker(job)))]
     text = _below(job.working_dir, "\n".join(lines))
     return f"in {job.working_dir}:\n{text}"
+
+
+def _seen_in_docker(job: Job) -> str:
+    """Return what the container sees of the machine; its many flags are for programs (--json), and
+    for whoever starts it by hand (--output)."""
+    pairs = list(zip(job.command, job.command[1:], strict=False))
+    mounts = [next(csv.reader([value])) for flag, value in pairs if flag == "--mount"]
+    named = {True: [], False: []}
+    for _, source, target, *more in mounts:
+        path, inside = source.partition("=")[2], target.partition("=")[2]
+        named["readonly" in more].append(path if path == inside else f"{path} as {inside}")
+    seen = f"there it reads {', '.join(named[True])} and writes {', '.join(named[False])}"
+    passed = [value for flag, value in pairs if flag == "--env" and "=" not in value]
+    seen += f"; it gets {', '.join(passed)} of this shell" if passed else ""
+    return f"{seen} (the whole docker command: --json)"
 
 
 def of_its_spec(launch: Launch) -> str:
@@ -103,6 +123,8 @@ def attempts(job: Job) -> list[dict]:
 
 def of_job(job: Job) -> str:
     """Describe a recorded job: its state, its newest numbers, why it failed, and what it left."""
+    from cosmos_reason.jobs import watch
+
     metrics = progress.newest(job.folder)
     facts = watch.facts(metrics)
     if "total_steps" in metrics:

@@ -29,7 +29,15 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import Site
 from cosmos_reason.jobs import claims, inputs, nodes, platforms
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.options import Launch, flag_of, is_taken, of_record
+from cosmos_reason.jobs.options import (
+    FLAGGED,
+    OF_ONE_PLACE,
+    Launch,
+    flag_of,
+    is_taken,
+    of_record,
+    taken,
+)
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import checking as rules
@@ -84,6 +92,10 @@ def read(
             is_taken_there = name in ("slurm_host", "context") or is_taken(name, platform)
             if is_taken_there and options.get(name) is None:
                 options[name] = value
+        if not options.get("carried"):
+            place = {"environment": site.get("environment"), "skill": site.get("skill_dir")}
+            place["offline"] = site.is_offline
+            options["place"] = {name: value for name, value in place.items() if value}
     launch = Launch(
         action=action,
         engine=engine,
@@ -153,10 +165,16 @@ def plan(launch: Launch) -> tuple[Job | None, list[Finding]]:
     return job, found
 
 
-def carry(launch: Launch, output: Path, host_user: str | None) -> tuple[Job | None, list[Finding]]:
-    """Write the plan as a folder to carry to the machine that runs it."""
+def carry(
+    launch: Launch, output: Path, host_user: str | None = None, name: str | None = None
+) -> tuple[Job | None, list[Finding]]:
+    """Write the plan as a folder to carry to the machine that runs it; `name` is that of the file
+    which starts it."""
     from cosmos_reason.jobs import carried  # no other verb writes one
 
+    misnamed = carried.check_name(name, launch.platform) if name else []
+    if misnamed:
+        return None, misnamed
     folder = carried.JOB
     if launch.platform != "docker":  # the folder that is written, by its path there
         folder = Path(os.path.abspath(output))
@@ -166,12 +184,14 @@ def carry(launch: Launch, output: Path, host_user: str | None) -> tuple[Job | No
             f"got {folder.name!r}, which names the Job: expected small letters, digits and -, "
         )
         message += "52 at most"
-        name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:52].strip("-") or "job"
-        fix = Fix(flags={"--output": str(output.with_name(name))})
+        better = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:52].strip("-") or "job"
+        fix = Fix(flags={"--output": str(output.with_name(better))})
         return None, [error("JOB-K8S-NAME", output, message, fix)]
     job, spec, found = _prepare(_in_folder(launch, folder), acting=False)
     if job:
-        carried.write(job, spec, launch.site, output, host_user, found)
+        lines = carried.unknown_commits(job, launch.site) if launch.site else []
+        found += launch.site.unknown(lines) if lines else []
+        carried.write(job, spec, launch.site, output, host_user, name, found)
     return job, found
 
 
@@ -208,11 +228,18 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
     return job, found
 
 
-def retry(
-    folder: Path, jobs_dir: Path, memory: str | None = None
-) -> tuple[Job | None, list[Finding]]:
-    """Run an ended job again as a new one, from the newest complete checkpoint it left. Outputs go
-    where they went. `memory` takes the place of what it asked for."""
+def next_attempt(
+    folder: Path,
+    jobs_dir: Path,
+    memory: str | None = None,
+    site: Site | None = None,
+    carried: bool = False,
+) -> Launch:
+    """Return the launch that runs an ended job again as a new one, from the newest complete
+    checkpoint it left. Outputs go where they went. `memory` takes the place of what it asked for;
+    with a `site` it runs there, and nothing of the place of the first attempt comes along.
+
+    Raises Failure (exit 2) for a job that has not failed or whose spec was edited."""
     job = platforms.settled(folder)
     if job.state not in {jobs.ERROR, jobs.CANCELED}:
         message = f"got {job.state}, expected ERROR or CANCELED"
@@ -223,22 +250,37 @@ def retry(
         message = "got a spec that was edited after submit, expected the one that ran; "
         message += "submit it as a new job, with train.resume if it is to go on from a checkpoint"
         raise bad_input("JOB-SPEC-EDITED", job.spec_path, message)
-    options = job.options | {"memory": memory} if memory else job.options
-    launch = read(
+    said = of_record(job.options) | {"gpu_ids": job.resources["gpu_ids"], "image": job.image}
+    if site:
+        left = set(site.options()) | (OF_ONE_PLACE if job.site != site.name else set())
+        left |= {"image"} if site.get("environment") else set()
+        taken_there = taken({name: said[name] for name in said.keys() & FLAGGED}, site.platform)
+        said = {name: value for name, value in taken_there.items() if name not in left}
+        if said.get("gpu_ids") and platforms.module(site.platform).CHOOSES_GPUS:
+            del said["gpu_ids"]
+    if memory:
+        said["memory"] = memory
+    said["nodes"] = job.resources["nodes"]
+    return read(
         job.spec_path,
-        job.platform,
+        site.platform if site else job.platform,
         jobs_dir,
         Path(job.working_dir),
         action=job.action,
         engine=job.engine,
         retry_of=job.job_id,
         resume=job.newest_resume(),
-        nodes=job.resources["nodes"],
-        gpu_ids=job.resources["gpu_ids"],
-        image=job.image,
-        **of_record(options),
+        site=site,
+        carried=carried,
+        **said,
     )
-    return submit(launch)
+
+
+def retry(
+    folder: Path, jobs_dir: Path, memory: str | None = None
+) -> tuple[Job | None, list[Finding]]:
+    """Submit the next attempt of an ended job."""
+    return submit(next_attempt(folder, jobs_dir, memory))
 
 
 # -- what stands against a launch --------------------------------------------------------------
@@ -267,12 +309,37 @@ def in_itself(launch: Launch) -> list[Finding]:
     return found + (nodes.check(_laid_out(launch)) or _gpu_findings(launch) + _of_site(launch))
 
 
+def named_otherwise(launch: Launch) -> list[tuple[str, str]]:
+    """Return (path here, the same there) of what the site calls otherwise than this machine, which
+    hands its own paths to a job that it submits."""
+    if launch.site is None:
+        return []
+    named = [entry["path"] for entry in launch.inputs] + [*launch.outputs.values()]
+    named += [*(launch.checkpoints or []), launch.entry_script or "", str(launch.jobs_dir)]
+    pairs = [(path, launch.site.there(path)) for path in dict.fromkeys(named)]
+    return [(here, there) for here, there in pairs if here != there]
+
+
+def written_out(launch: Launch) -> list[str]:
+    """Return the words that write the launch out for its site, in a folder that lies there too."""
+    folder = Path(next(iter(launch.site.paths.values()))) / f"{launch.action}-there"
+    words = ["--spec", str(launch.spec_path), "--site", str(launch.site.path)]
+    return ["launch_job.py", "plan", launch.action, *words, "--output", str(folder)]
+
+
 def _of_site(launch: Launch) -> list[Finding]:
     """Return what the site's own words say against the launch, and what they leave out."""
     site = launch.site
     if site is None:
         return []
     found, lines = [], []
+    others = [] if launch.carried else named_otherwise(launch)
+    if others:
+        here, there = others[0]
+        message = f"{here} is {there} there, and a job that is submitted from here gets the paths "
+        message += "of this machine: write it out for there, or submit it there"
+        fix = f"scripts/{shlex.join(written_out(launch))}"
+        found.append(error("JOB-SITE-PATHS", site.path, message, fix))
     node_count = nodes.count(nodes.asked(launch), launch.needed_gpus)
     needed = max(1, launch.needed_gpus // node_count)
     there = site.get("gpus.count")
@@ -523,6 +590,7 @@ def _job_elsewhere(launch: Launch, node_count: int, gpus: int | None) -> Job:
         outputs=launch.outputs,
         site=launch.site.name if launch.site else None,
         platform_ref={},
+        retry_of=launch.retry_of,
     )  # fmt: skip
 
 

@@ -143,8 +143,10 @@ class Options:
 
     `gpu_ids`: None for those the environment shows, [] for the CPU. `nodes`: None for those that
     the spec was laid out for, else as few as hold its GPUs. `checkpoints`: folders of models.
-    The last three have no flag: `carried` is a plan for a machine that is not asked and whose paths
-    are not here; a retry takes `slurm_host` and `context` from the record of the first attempt.
+    The last four have no flag: `carried` is a plan for a machine that is not asked and whose paths
+    are not here; `place` is what a site says of where a job runs that is submitted from here:
+    environment, skill, offline; a retry takes these, `slurm_host` and `context` from the record of
+    the first attempt.
     """
 
     nodes: int | None = option(
@@ -283,6 +285,7 @@ class Options:
         metavar="NAME",
     )
     carried: bool = False
+    place: dict[str, Any] | None = None
     slurm_host: str | None = None
     context: str | None = None
 
@@ -325,7 +328,12 @@ FLAGGED = {one.name: one.metadata for one in dataclasses.fields(Options) if one.
 ONLY_KUBERNETES = [name for name, said in FLAGGED.items() if said["platforms"] == ("kubernetes",)]
 OF_KUBERNETES = [*ONLY_KUBERNETES, "context"]
 RECORDED = [name for name, said in FLAGGED.items() if said["recorded"]]
-RECORDED = [name for name in RECORDED if name not in OF_KUBERNETES] + ["carried", "slurm_host"]
+RECORDED = [name for name in RECORDED if name not in OF_KUBERNETES]
+RECORDED += ["carried", "place", "slurm_host"]
+
+
+# What is true of one place only: a retry elsewhere does not take it along.
+OF_ONE_PLACE = {"docker_host", "partition", "account", "qos", "gres", "modules", *OF_KUBERNETES}
 
 
 def flag_of(name: str) -> str:

@@ -192,7 +192,7 @@ def prepare(job: Job, spec: dict) -> Job:
 
 def _skill(job: Job) -> Path:
     """Return the folder of this bundle that the pods see: the job's copy, or the one of a site."""
-    return engines.programs(job) if "carried" in job.options else job.folder / SKILL
+    return engines.programs(job) if "skill" in engines.place(job) else job.folder / SKILL
 
 
 def _own_program(job: Job, name: str) -> str:
@@ -251,7 +251,8 @@ def manifest(job: Job, spec: dict) -> str:
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
     files.write_text(folder / MANIFEST, manifest(job, spec))
-    containers.copy_programs(folder / SKILL)
+    if _skill(job) == job.folder / SKILL:
+        containers.copy_programs(folder / SKILL)
     return containers.write(folder, job, spec)
 
 

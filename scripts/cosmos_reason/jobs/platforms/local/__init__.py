@@ -60,7 +60,8 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         listed = _listed_gpus()
     found = []
     if on_cosmos:
-        found += cosmos_environment.findings(launch.action)
+        if "environment" not in (launch.place or {}):
+            found += cosmos_environment.findings(launch.action)
         if not has_errors(found) and not launch.gpu_ids:
             found += _visible_gpus(listed, needed)
     elif has_ranks and launch.gpu_ids is None:
@@ -142,8 +143,8 @@ def _listed_gpus() -> str:
 
 def prepare(job: Job, spec: dict) -> Job:
     programs = {"python": sys.executable}
-    if "carried" in job.options:
-        there = job.options["carried"].get("environment")
+    there = engines.place(job).get("environment")
+    if there or "carried" in job.options:
         for name, program in (("python", "python3"), ("cosmos_rl", COSMOS_RL)):
             programs[name] = f"{there}/bin/{program}" if there else program
     elif job.engine == COSMOS_RL:
@@ -167,7 +168,7 @@ def environment(job: Job, program: str) -> dict[str, str]:
     gpu_ids = job.resources["gpu_ids"]
     if gpu_ids is not None:
         added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
-    if job.engine == COSMOS_RL and "carried" not in job.options:
+    if job.engine == COSMOS_RL and os.path.isabs(program) and "carried" not in job.options:
         added |= cosmos_environment.added(Path(program).parent)
     return added
 

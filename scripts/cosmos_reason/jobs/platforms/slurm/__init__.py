@@ -95,7 +95,8 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     launch = _with_variables(launch)
     where = machine(launch)
     found = cluster.check_variables()
-    if launch.engine == local.COSMOS_RL and not launch.image:
+    names_environment = "environment" in (launch.place or {})
+    if launch.engine == local.COSMOS_RL and not launch.image and not names_environment:
         found += local.cosmos_environment.findings(launch.action)
     rows, fix = "got no sbatch on this machine", UNREACHED
     if cluster.has_commands(where):
