@@ -92,6 +92,7 @@ def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, pla
     assert START[platform] in files and "README.md" in files and "launch.json" in files
     for name, text in files.items():
         assert str(place.root) not in text, f"{name} names a path of the machine that rendered it"
+        assert str(ROOT) not in text, f"{name} names the skill of the machine that rendered it"
         assert "SECRET_TOKEN" not in text
     assert f"{THERE}/model" in files["README.md"] and "HF_HUB_OFFLINE=1" in files["README.md"]
     assert "HF_HUB_OFFLINE" in files[START[platform]] + files.get("environment", "")

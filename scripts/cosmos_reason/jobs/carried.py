@@ -33,6 +33,7 @@ SKILL = "skill"  # the folder with the programs
 START = {"local": "run.sh", "docker": "run.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
 PLACE = ("context", "namespace")  # of a cluster, as flags of kubectl
 BESIDE = ("README.md", "launch.json", jobs.SPEC, jobs.CONTAINER_SPEC, "container.schema.json",
+          "spec.schema.json",
           "submit.sh", "environment", "skill", "home", "results", "jobs", "manifests", jobs.LOG,
           jobs.METRICS)  # fmt: skip
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Job, less a pod's number
@@ -154,9 +155,16 @@ def write(
         start = name or START[job.platform]
         if not skill_dir:
             containers.copy_programs(work / SKILL)
-        {"docker": _docker, "local": _local, "slurm": _slurm, "kubernetes": _kubernetes}[
-            job.platform
-        ](work, job, spec, host_user, title, skill_dir, start)
+        if job.platform == "docker":
+            _docker(work / start, job, spec, title, host_user, skill_dir)
+        elif job.platform == "local":
+            _local(work / start, job, spec, title)
+        elif job.platform == "slurm":
+            _slurm(work / start, job, spec, title)
+        else:
+            containers.write(work, job, spec)
+            (work / "manifests").mkdir()
+            files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
         # `table` is the spec with the paths of the place, before an image's own form of it.
         record = job.to_json() | {"site": site.name if site else None, "table": spec}
         record["spec"]["read_sha256"] = read_sha256(work)
@@ -293,16 +301,15 @@ def unknown_commits(job: Job, site: Site) -> list[str]:
     return found
 
 
-def _local(
-    work: Path,
-    job: Job,
-    spec: dict,
-    host_user: str | None,
-    title: str,
-    skill_dir: str | None,
-    start: str,
-) -> None:
-    document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
+def _write_spec(path: Path, job: Job, spec: dict) -> None:
+    """Write the spec with its schema beside it: that of this bundle is not there."""
+    beside = path.with_suffix(".schema.json")
+    files.write_json(beside, files.read_json(bundle.schema_path(job.action)))
+    document.dump(spec, path, job.action, beside.name, job.engine)
+
+
+def _local(start: Path, job: Job, spec: dict, title: str) -> None:
+    _write_spec(start.with_name(jobs.SPEC), job, spec)
     values = local.environment(job, job.command[0])
     exports = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
     text = LOCAL.format(
@@ -314,22 +321,14 @@ def _local(
         command=shlex.join(job.command),
         **_started(job),
     )
-    files.write_text(work / start, text)
-    (work / start).chmod(0o755)
+    files.write_text(start, text)
+    start.chmod(0o755)
 
 
-def _slurm(
-    work: Path,
-    job: Job,
-    spec: dict,
-    host_user: str | None,
-    title: str,
-    skill_dir: str | None,
-    start: str,
-) -> None:
+def _slurm(start: Path, job: Job, spec: dict, title: str) -> None:
     """Write job.sbatch: what submit hands to sbatch as flags and arguments stands in the file."""
-    document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
-    job = slurm.write(work, job, spec)
+    _write_spec(start.with_name(jobs.SPEC), job, spec)
+    job = slurm.write(start.parent, job, spec)
     batch = str(job.folder / script.BATCH)
     flags = job.command[1 : job.command.index(batch)]
     names = containers.passed(job, spec)
@@ -337,18 +336,18 @@ def _slurm(
     flags.append(f"--export={','.join(['HOME', 'USER', 'PATH', *names])}")
     head = SBATCH.format(
         title=title,
-        start=start,
+        start=start.name,
         directives="\n".join(f"#SBATCH {shlex.quote(flag)}" for flag in flags),
         folder=shlex.quote(str(job.folder)),
         folders=" ".join(map(shlex.quote, _folders(job))),
         **_started(job),
         program=shlex.join(job.command[job.command.index(batch) + 1 :]),
     )
-    written = files.read_text(work / script.BATCH)
-    (work / script.BATCH).unlink()
-    files.write_text(work / start, head + written.partition("\n")[2])
-    files.write_text(work / "submit.sh", SUBMIT.format(start=start))
-    (work / "submit.sh").chmod(0o755)
+    written = files.read_text(start.with_name(script.BATCH))
+    start.with_name(script.BATCH).unlink()
+    files.write_text(start, head + written.partition("\n")[2])
+    files.write_text(start.with_name("submit.sh"), SUBMIT.format(start=start.name))
+    start.with_name("submit.sh").chmod(0o755)
 
 
 def _folders(job: Job) -> list[str]:
@@ -357,28 +356,8 @@ def _folders(job: Job) -> list[str]:
     return list(dict.fromkeys([*job.outputs.values(), *(homes if job.image else ())]))
 
 
-def _kubernetes(
-    work: Path,
-    job: Job,
-    spec: dict,
-    host_user: str | None,
-    title: str,
-    skill_dir: str | None,
-    start: str,
-) -> None:
-    containers.write(work, job, spec)
-    (work / "manifests").mkdir()
-    files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
-
-
 def _docker(
-    work: Path,
-    job: Job,
-    spec: dict,
-    host_user: str | None,
-    title: str,
-    skill_dir: str | None,
-    start: str,
+    start: Path, job: Job, spec: dict, title: str, host_user: str | None, skill_dir: str | None
 ) -> None:
     spec = containers.spec_inside(job, spec)
     outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
@@ -395,9 +374,9 @@ def _docker(
         "command": _command(job, skill_dir),
         **_started(job),
     }
-    containers.write_spec(work / jobs.SPEC, job, spec)
-    files.write_text(work / start, RUN.format(**facts))
-    (work / start).chmod(0o755)
+    containers.write_spec(start.with_name(jobs.SPEC), job, spec)
+    files.write_text(start, RUN.format(**facts))
+    start.chmod(0o755)
 
 
 def _command(job: Job, skill_dir: str | None) -> str:
