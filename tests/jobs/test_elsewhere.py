@@ -448,8 +448,9 @@ def test_models_to_copy_are_listed_with_commit_and_size(place, known):
     there = f"{THERE}/{here.relative_to(place.root)}"
     change(place, "train", policy__model_name_or_path=there)
     name = "nvidia/Cosmos3-Nano" + (f"@{COMMIT}" if known == "site" else "")
-    code, printed = render(place, "slurm", "out", models={there: name})
+    code, printed = render(place, "slurm", "out", models={there: name}, gpus={})
     told = [one for one in printed["findings"] if one["id"] == "JOB-SITE-UNKNOWN"]
+    assert len(told) <= 1
     lines = [line for one in told for line in one["data"]["lines"] if line.startswith("models")]
     assert lines == ([] if known else [f"models: {{{there}: nvidia/Cosmos3-Nano@COMMIT}}"])
     assert code == 0, printed["findings"]
@@ -468,3 +469,22 @@ def test_submit_hands_over_no_path_that_the_site_calls_otherwise(place):
     words = refused["fix"].split()
     code, printed = command(words[0].rpartition("/")[2], place, *words[1:])
     assert code == 0 and (place.root / "train-there" / "run.sh").is_file(), printed["findings"]
+
+
+def test_a_job_that_is_submitted_to_slurm_runs_what_its_site_names(place, monkeypatch):
+    """Not this Python and this copy of the skill, which the nodes may not have."""
+    from cosmos_reason.jobs import launch
+
+    monkeypatch.setenv("PATH", "/nowhere")  # no cluster is asked
+    same = {str(place.root): str(place.root)}
+    path = describe(place, "slurm", paths=same, skill_dir=f"{THERE}/skill")
+    asked = place.request("train", platform="slurm", site=sites.read(path))
+    job, found = launch.plan(asked)
+    assert job, found
+    program = job.command[job.command.index(f"{job.folder}/launch.sbatch") + 1 :]
+    assert program[:2] == [
+        f"{THERE}/venv/bin/python3",
+        f"{THERE}/skill/scripts/run_with_transformers.py",
+    ]
+    assert "--partition=h100" in job.command and job.site == "there"
+    assert job.options["place"]["offline"] is True

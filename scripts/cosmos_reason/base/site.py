@@ -28,6 +28,7 @@ WAYS_OUT = (
     "for another machine: --site FILE (references/site_template.yaml) and launch_job.py "
     "plan --output DIR; or run this there"
 )
+UNKNOWN = "JOB-SITE-UNKNOWN"
 # Architectures by the first word of a GPU's type, as NVIDIA publishes them.
 ARCHITECTURES = {"A100": "sm_80", "L40S": "sm_89", "H100": "sm_90", "H200": "sm_90",
                  "B200": "sm_100"}  # fmt: skip
@@ -142,7 +143,7 @@ class Site:
             return []
         message = f"it does not say all that is asked of {self.name}: what it lacks is not checked"
         message += f"; these lines would say it: {'; '.join(wanted)}"
-        return [findings.warning("JOB-SITE-UNKNOWN", self.path, message, lines=wanted)]
+        return [findings.warning(UNKNOWN, self.path, message, lines=wanted)]
 
 
 def here(path: str, paths: dict[str, str] | None = None) -> str:

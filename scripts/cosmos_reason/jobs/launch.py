@@ -26,7 +26,7 @@ from cosmos_reason.base.findings import (
     say,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.base.site import Site
+from cosmos_reason.base.site import UNKNOWN, Site
 from cosmos_reason.jobs import claims, inputs, nodes, platforms
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import (
@@ -190,7 +190,10 @@ def carry(
     job, spec, found = _prepare(_in_folder(launch, folder), acting=False)
     if job:
         lines = carried.unknown_commits(job, launch.site) if launch.site else []
-        found += launch.site.unknown(lines) if lines else []
+        if lines:  # in one warning with what else the site does not say
+            told = [one for one in found if one.id == UNKNOWN]
+            lines = [line for one in told for line in one.data["lines"]] + lines
+            found = [one for one in found if one not in told] + launch.site.unknown(lines)
         carried.write(job, spec, launch.site, output, host_user, name, found)
     return job, found
 
