@@ -301,31 +301,14 @@ def refuse_full(output: Path | None) -> None:
 
 def written(asked, output: Path, job: Job, found: list[Finding], cost: Any = None) -> cli.Outcome:
     """Return what is said of a launch that was written out."""
+    from cosmos_reason.jobs import carried
+
     lines = [f"wrote {output}: {output}/README.md says how to copy, start and watch it"]
     lines += [cost.text()] if cost else []
-    lines += copying(asked)
+    lines += carried.copies(asked.inputs, asked.site)
     result = {"output": str(output), "image": job.image}
     result |= {"time": cost.to_json()} if cost else {}
     return cli.Outcome(result, found, "\n".join(lines), spec=asked.spec_path, is_document=True)
-
-
-def copying(asked: options.Launch) -> list[str]:
-    """Return the line that copies each input of this machine to the site, with its size."""
-    if asked.site is None:
-        return []
-    lines = []
-    named = dict.fromkeys(entry["path"] for entry in asked.inputs)
-    for here in named:
-        there, path = asked.site.there(here), Path(here)
-        comes_with_its_folder = any(str(folder) in named for folder in path.parents)
-        if there == here or comes_with_its_folder or not path.exists():
-            continue
-        inside = path.rglob("*") if path.is_dir() else [path]
-        mib = sum(one.stat().st_size for one in inside if one.is_file()) / 2**20
-        slash = "/" if path.is_dir() else ""
-        words = shlex.join(["rsync", "-aL", "--mkpath", f"{here}{slash}", f"HOST:{there}{slash}"])
-        lines.append(f"{words}   # {mib:.1f} MiB")
-    return lines
 
 
 def submit(args: argparse.Namespace) -> cli.Outcome:

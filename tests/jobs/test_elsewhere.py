@@ -95,6 +95,8 @@ def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, pla
         assert str(ROOT) not in text, f"{name} names the skill of the machine that rendered it"
         assert "SECRET_TOKEN" not in text
     assert f"{THERE}/model" in files["README.md"] and "HF_HUB_OFFLINE=1" in files["README.md"]
+    copying = f"rsync -aL --mkpath model/ HOST:{THERE}/model/   # "
+    assert copying in files["README.md"]
     assert "HF_HUB_OFFLINE" in files[START[platform]] + files.get("environment", "")
     size = sum(path.stat().st_size for path in (place.root / "out/skill").rglob("*"))
     assert size < 3 << 20

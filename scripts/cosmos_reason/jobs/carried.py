@@ -12,6 +12,7 @@ import hashlib
 import re
 import shlex
 from pathlib import Path
+from textwrap import indent
 
 from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Finding
@@ -108,7 +109,7 @@ Rendered by launch_job.py plan, and not run there yet.{place}
 
 Expected there:
 {expected}
-"""
+{copy}"""
 LAUNCH = "launch.json"
 # A run notes its id, start and end in run.id, run.started and run.exit (slurm.* on SLURM), which
 # `adoption` reads.
@@ -145,8 +146,10 @@ def write(
     host_user: str | None,
     name: str | None,
     found: list[Finding],
+    here: list[dict],
 ) -> None:
-    """Fill the folder `output`, which is new or empty. `spec` has the paths of the place;
+    """Fill the folder `output`, which is new or empty. `spec` has the paths of the place, `here`
+    the inputs with their paths on this machine;
     `host_user` is UID:GID, else that of whoever starts it; `name` is that of the file which starts
     it; `found` is what speaks against it."""
     with files.only_run(output), files.whole_folder(output) as work:
@@ -169,11 +172,36 @@ def write(
         record = job.to_json() | {"site": site.name if site else None, "table": spec}
         record["spec"]["read_sha256"] = read_sha256(work)
         files.write_json(work / LAUNCH, record)
-        page = _readme(work, job, site, output, title, start)
+        page = _readme(work, job, site, output, title, start, copies(here, site, Path.cwd()))
         if found:
             page += "\nKnown when it was rendered:\n"
             page += "".join(f"- {one.severity}: {one.where}: {one.message}\n" for one in found)
         files.write_text(work / "README.md", findings.printable(page))
+
+
+def copies(inputs: list[dict], site: Site | None, below: Path = Path("/")) -> list[str]:
+    """Return the line that copies each input of this machine to the site, with its size. `inputs`
+    are a launch's, with their paths here; those in the folder `below` are named from there, and the
+    others left out."""
+    if site is None:
+        return []
+    lines = []
+    named = dict.fromkeys(entry["path"] for entry in inputs)
+    for here in named:
+        there, path = site.there(here), Path(here)
+        comes_with_its_folder = any(str(folder) in named for folder in path.parents)
+        if there == here or comes_with_its_folder or not path.exists():
+            continue
+        if below != Path("/"):
+            if below not in path.parents:
+                continue
+            here = str(path.relative_to(below))
+        inside = path.rglob("*") if path.is_dir() else [path]
+        mib = sum(one.stat().st_size for one in inside if one.is_file()) / 2**20
+        slash = "/" if path.is_dir() else ""
+        words = shlex.join(["rsync", "-aL", "--mkpath", f"{here}{slash}", f"HOST:{there}{slash}"])
+        lines.append(f"{words}   # {mib:.1f} MiB")
+    return lines
 
 
 def read_sha256(folder: Path) -> str:
@@ -204,9 +232,10 @@ def _inputs(job: Job, spec: dict) -> list[str]:
 
 
 def _readme(
-    work: Path, job: Job, site: Site | None, output: Path, title: str, start_name: str
-) -> str:
-    """Return the page that tells whoever has the folder to start, watch and bring back."""
+    work: Path, job: Job, site: Site | None, output: Path, title: str, start_name: str,
+    copied: list[str],
+) -> str:  # fmt: skip
+    """Return the page that tells whoever has the folder to copy, start, watch and bring back."""
     name = output.name
     there = "HOST:" + (name if job.platform == "docker" else str(job.folder))
     start, watch = f"bash {name}/{start_name}", f"tail -f {job.folder}/log.txt"
@@ -225,6 +254,10 @@ def _readme(
     lines = [f"- {path}" for path in dict.fromkeys(_inputs(job, {}))]
     if job.image:
         lines.append(f"- image {job.image}")
+        if site and site.is_offline and job.platform == "docker":
+            lines[-1] += (
+                f": `docker save {job.image} | ssh HOST docker load` where it is here alone"
+            )
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
         lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
@@ -247,6 +280,11 @@ def _readme(
         ran=ran,
         back=back,
         expected="\n".join(lines),
+        copy="\nIn the folder where it was rendered, to copy what it reads:\n\n"
+        + indent("\n".join(copied), "    ")
+        + "\n"
+        if copied
+        else "",
     )
 
 
