@@ -899,6 +899,19 @@ def test_more_calibration_records_than_there_are_is_a_warning(here):
     assert "SPEC-CALIBRATION-MANY" not in run(line.replace("=FP8", "=FP8_DYNAMIC"))[1]
 
 
+@pytest.mark.parametrize(
+    ("records", "told"), [(63, "SPEC-CALIBRATION-FEW"), (64, "SPEC-CALIBRATION-MANY")]
+)
+@pytest.mark.parametrize("asked", ["", " --set samples=200"])
+def test_few_calibration_records_are_told_once(here, records, told, asked):
+    rows = [{"id": f"r{n}", "video": "a.mp4", "conversations": TURNS} for n in range(records)]
+    files.write_json(here / "data" / "annotations.json", rows)
+    line = "quantize --engine tao --train-root data --set precision=FP8"
+    found = {id: one for id, one in run(line + asked)[1].items() if "CALIBRATION" in id}
+    assert found.keys() == {told} and f"the data has {records} records" in found[told].message
+    assert bool(found[told].fix) == (told == "SPEC-CALIBRATION-MANY"), "no more can be taken"
+
+
 def test_what_the_quantizer_of_the_image_is_not_told_is_not_in_its_spec(here):
     made = run("quantize --engine tao --train-root data --set precision=FP8")[2]
     assert "vision" not in made and "seed" not in made

@@ -36,15 +36,24 @@ def reads_records(case) -> bool:
 
 
 def default_samples(case) -> int | None:
-    """Return the usual number of calibration records, or all there are when that is more than
-    now."""
+    """Return the usual number of calibration records, or all there are; None where these are few,
+    too."""
     most = min(DEFAULT_SAMPLES, case.records or DEFAULT_SAMPLES)
-    return most if most > case(quantizing.SAMPLES) else None
+    return most if most >= FEW_SAMPLES else None
 
 
-def more_samples_than_records(case):
+def few_samples(case) -> str | bool:
+    """Tell of few calibration records, of which there may be fewer than were asked for."""
     wanted = case(quantizing.SAMPLES)
-    if is_calibrated(case) and case.records and wanted > case.records:
+    used = min(wanted, case.records or wanted)
+    if not reads_records(case) or used >= FEW_SAMPLES:
+        return False
+    return f"the data has {used} records" if used < wanted else True
+
+
+def more_samples_than_records(case) -> str | None:
+    wanted = case(quantizing.SAMPLES)
+    if is_calibrated(case) and case.records and wanted > case.records >= FEW_SAMPLES:
         return f"the data has {case.records} records, so {case.records} are used"
     return None
 
@@ -129,8 +138,7 @@ RULES = (
     Rule(
         "SPEC-CALIBRATION-FEW", WARNING, "quantize", quantizing.SAMPLES,
         "enough to try it out only",
-        lambda case: reads_records(case) and case(quantizing.SAMPLES) < FEW_SAMPLES,
-        reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=default_samples,
+        few_samples, reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=default_samples,
     ),
     Rule(
         "SPEC-CALIBRATION-MANY", WARNING, "quantize", quantizing.SAMPLES,
