@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -215,6 +216,7 @@ def test_a_broken_site_is_told_with_all_that_is_wrong(place, fault):
 
 def test_the_template_is_a_site(monkeypatch):
     monkeypatch.setattr(sites, "MODELS", {})
+    monkeypatch.setattr(sites, "PATHS", {})
     read = sites.read(ROOT / "references" / "site_template.yaml")
     assert read.gpu_gib() == 79.6 and read.gpu_architecture() == "sm_90"
     assert read.is_offline and read.options()["partition"] == "h100"
@@ -223,6 +225,14 @@ def test_the_template_is_a_site(monkeypatch):
     from cosmos_reason.estimate import gpu_memory
 
     assert gpu_memory.geometry(folder) == gpu_memory.geometry("nvidia/Cosmos3-Nano")
+
+
+def test_the_page_shows_a_site(monkeypatch):
+    monkeypatch.setattr(sites, "MODELS", {})
+    monkeypatch.setattr(sites, "PATHS", {})
+    page = (ROOT / "references" / "cosmos-reason-elsewhere.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert sites.parsed(textwrap.dedent(shown), ROOT / "site.yaml").platform == "slurm"
 
 
 def test_a_preflight_for_a_site_asks_nobody(place):
