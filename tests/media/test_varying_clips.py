@@ -176,3 +176,25 @@ def test_a_part_of_a_container_without_an_index_begins_where_it_is_asked_for(tmp
     shown = [picture.mean() / 6 for picture in media.decode_frames(tmp_path / "part.mp4", range(8))]
     expected = start * 8 + np.arange(8)
     assert np.abs(shown - expected).max() < 0.5
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "mpeg2video"])
+def test_a_part_of_an_avi_with_b_frames_begins_where_it_is_asked_for(tmp_path, codec):
+    """Its first frame has the stamp 1 in a stream that says to start at 0, as ffmpeg has it."""
+    path = tmp_path / "old.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25, options={"bf": "2", "g": "12", "qmax": "2"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(30):
+            frame = grey(number)
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    with av.open(str(path)) as container:
+        first = next(container.decode(video=0))
+        assert first.pts == 1 and not container.streams.video[0].start_time
+    with (tmp_path / "part.mp4").open("wb") as file:
+        cut.cut(path, Fraction(4, 5), Fraction(1), file, "part")
+    assert media.probe(tmp_path / "part.mp4").frames == 5
+    shown = [picture.mean() / 8 for picture in media.decode_frames(tmp_path / "part.mp4", range(5))]
+    assert np.abs(shown - np.arange(20, 25)).max() < 0.5, shown

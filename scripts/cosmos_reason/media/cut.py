@@ -97,7 +97,7 @@ def _displayed(
 
 
 def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fraction, object]]:
-    """Yield (seconds since the clip's begin, frame) from the last key frame before `start` by the
+    """Yield (seconds since the first frame, frame) from the last key frame before `start` by the
     frames' stamps, or from the beginning by their order. Raises StepsBack where stamps are no
     order."""
     times = media.probe_video(path)[1] if is_counted else None
@@ -105,8 +105,12 @@ def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fr
     with media.opened_video(path) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        begins = stream.start_time or 0
+        begins = None
         if is_sought:
+            # In AVI the first frame is shown later than the stream says that it starts.
+            begins = next((frame.pts for frame in container.decode(stream)), None)
+            if begins is None:
+                raise StepsBack
             container.seek(begins + int(start / stream.time_base), stream=stream)
         before = None
         for index, frame in enumerate(container.decode(stream)):
@@ -116,6 +120,7 @@ def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fr
             if frame.pts is None or (before is not None and frame.pts <= before):
                 raise StepsBack
             before = frame.pts
+            begins = frame.pts if begins is None else begins
             seconds = (frame.pts - begins) * stream.time_base
             if is_sought and index == 0 and seconds > start:
                 break  # a container without an index, as MPEG-TS, seeks between key frames
