@@ -173,6 +173,8 @@ def test_the_next_command_makes_a_spec_of_these_data(tmp_path, name):
     data, held_out = write_dataset(tmp_path / "my data", [record(0)]), tmp_path / "eval"
     (data / "annotations.json").unlink()
     records = [record(0, "No" if n % 2 else "Yes", id=str(n)) for n in range(100)]
+    for n, one in enumerate(records):
+        one["conversations"][0]["value"] += f" In part {n}?"
     (data / name).write_text(json.dumps(records))
     write_dataset(held_out, [record(0)], tint=9)
     flags = ["--eval", held_out, "--facts", tmp_path / "facts.json", "--json"]

@@ -367,9 +367,63 @@ def test_repeated_and_contradicting_questions(tmp_path):
         record(2, "No", id="not", video="clips/0.mp4"),
     ]
     write_dataset(tmp_path / "d", records)
-    _, findings = check(tmp_path / "d")
+    _, findings = check(tmp_path / "d", expect=1)
     assert findings["DATA-QUESTION-DUPLICATE"]["data"]["record_ids"] == ["again"]
     assert findings["DATA-ANSWER-CONFLICT"]["data"]["record_ids"] == ["not"]
+    assert findings["DATA-ANSWER-CONFLICT"]["severity"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("question", "answers", "told"),
+    [
+        ("Is it open?", ["Yes", "yes.", "<think>It is.</think> Yes"], ""),
+        ("Is it open?", ["Yes", "<think>It is not.</think> No"], "DATA-ANSWER-CONFLICT"),
+        ("Which?\n(A) one\n(B) two", ["A", "(A) one"], ""),
+        ("Which?\n(A) one\n(B) two", ["A", "(B) two"], "DATA-ANSWER-CONFLICT"),
+        ("How many?", ["3", "3.0"], ""),
+        ("How many?", ["3", "4"], "DATA-ANSWER-CONFLICT"),
+        ("Where does it go?", ["left", "right"], "DATA-ANSWER-CONFLICT"),
+        ("What happens?", ["A man sings.", "Somebody is singing."], "DATA-ANSWER-SEVERAL"),
+    ],
+)
+def test_answers_that_exclude_each_other_are_an_error_and_captions_a_warning(
+    tmp_path, question, answers, told
+):
+    records = []
+    for number, answer in enumerate(answers):
+        turns = [
+            {"from": "human", "value": f"<video>\n{question}"},
+            {"from": "gpt", "value": answer},
+        ]
+        records.append(record(0) | {"id": f"{number}", "conversations": turns})
+    write_dataset(tmp_path / "d", records)
+    _, findings = check(tmp_path / "d", expect=int(told == "DATA-ANSWER-CONFLICT"))
+    found = [id for id in ("DATA-ANSWER-CONFLICT", "DATA-ANSWER-SEVERAL") if id in findings]
+    assert found == [told] * bool(told), findings
+    if told:
+        severity = "error" if told == "DATA-ANSWER-CONFLICT" else "warning"
+        assert findings[told]["severity"] == severity
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        (["yes", "no", "Yes", "no"], ["2"]),
+        (["Yes", "no", "Yes", "no"], ["1"]),
+        (["A dog", "no dog", "a dog", "A dog"], ["2"]),
+        (["Yes", "No", "Perhaps", "perhaps not"], []),
+    ],
+)
+def test_answers_in_several_forms_are_told(tmp_path, answers, told):
+    records = [record(number, answer) for number, answer in enumerate(answers)]
+    write_dataset(tmp_path / "d", records)
+    _, findings = check(tmp_path / "d")
+    if told:
+        names = [records[int(number)]["id"] for number in told]
+        assert findings["DATA-ANSWER-FORM"]["data"]["record_ids"] == names
+        assert findings["DATA-ANSWER-FORM"]["severity"] == "warning"
+    else:
+        assert "DATA-ANSWER-FORM" not in findings
 
 
 @pytest.mark.parametrize(

@@ -268,8 +268,8 @@ def test_blank_rows_are_passed_over_and_counted(source):
 def test_answers_are_trained_in_one_form(source):
     lines = ["video,answer", "0.mp4,No", "1.mp4, no", "2.mp4,no", "3.mp4,Yes"]
     findings, answers, _ = build(source, lines, *ASKED)
-    assert answers == ["no", "no", "no", "Yes"]
-    assert findings["BUILD-ANSWER-FORM"]["data"]["rows"] == [2]
+    assert answers == ["No", "No", "No", "Yes"]
+    assert findings["BUILD-ANSWER-FORM"]["data"]["rows"] == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,104 @@ def test_answers_are_trained_in_one_form(source):
 def test_what_a_spreadsheet_makes_of_an_answer_is_the_same_answer(source, written, trained):
     lines = ["video,answer", *(f"{number}.mp4,{text}" for number, text in enumerate(written))]
     findings, answers, _ = build(source, lines, *ASKED)
-    assert answers == (list(trained) if trained else ["yes.", "yes.", "yes.", "no"])
+    assert answers == (list(trained) if trained else ["yes", "yes", "yes", "no"])
     assert findings["BUILD-ANSWER-FORM"]["severity"] == "info"
+
+
+@pytest.mark.parametrize(
+    ("written", "trained"),
+    [
+        (["Yes", "no", "no", "unclear"], ["yes", "no", "no", "unclear"]),
+        (["YES", "no", "NO.", "NO"], ["YES", "NO", "NO", "NO"]),
+        (["False.", "true.", "false.", "true."], ["false.", "true.", "false.", "true."]),
+        (["Toyota", "car", "car", "Audi"], ["Toyota", "car", "car", "Audi"]),
+    ],
+)
+def test_yes_and_no_are_trained_in_one_spelling(source, written, trained):
+    lines = ["video,answer", *(f"{number}.mp4,{text}" for number, text in enumerate(written))]
+    findings, answers, _ = build(source, lines, *ASKED)
+    changed = [
+        n + 2 for n, pair in enumerate(zip(written, trained, strict=True)) if len({*pair}) > 1
+    ]
+    assert answers == trained
+    assert ("BUILD-ANSWER-FORM" in findings) == bool(changed)
+    if changed:
+        assert findings["BUILD-ANSWER-FORM"]["data"]["rows"] == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "id", "severity"),
+    [
+        ("caf� noir", "DATA-TEXT-LOST", "error"),
+        ("cafÃ© noir", "DATA-TEXT-MISREAD", "warning"),
+        ("itâ€™s red", "DATA-TEXT-MISREAD", "warning"),
+        ("Ð´Ð° Ð¸ Ð½ÐµÑ‚", "DATA-TEXT-MISREAD", "warning"),
+        ("caf√© noir", "DATA-TEXT-MISREAD", "warning"),
+        ("red &amp; blue", "DATA-TEXT-ENTITY", "warning"),
+        ("it&#39;s red", "DATA-TEXT-ENTITY", "warning"),
+        ("“CAFÉ” – «NÃO», l’été, CAFÉ’S; R&D AT&T; √2·π", "", ""),
+    ],
+)
+def test_texts_that_a_program_damaged_are_told_by_their_rows(source, text, id, severity):
+    found = {}
+    for column in (0, 1):
+        cells = [["Which?", "no"], ["Which?", "yes"], ["Which?", "no"]]
+        cells[1][column] = cells[2][column] = text
+        lines = [
+            "video,question,answer",
+            *(f'{n}.mp4,"{q}","{a}"' for n, (q, a) in enumerate(cells)),
+        ]
+        found, answers, _ = build(source, lines)
+        (source / "labels.csv").unlink()
+        told = {name: one for name, one in found.items() if name.startswith("DATA-TEXT")}
+        assert [*told] == [id] * bool(id), found
+        if id:
+            assert told[id]["severity"] == severity and told[id]["data"]["rows"] == [3, 4]
+        assert answers == ([] if severity == "error" else [answer for _, answer in cells])
+    records = [
+        {
+            "id": f"{n}",
+            "video": f"{n}.mp4",
+            "conversations": [
+                {"from": "human", "value": f"<video>\nWhich, {n}?"},
+                {"from": "gpt", "value": answer},
+            ],
+        }
+        for n, answer in enumerate(["no", text])
+    ]
+    (source / "annotations.json").write_text(json.dumps(records))
+    done = run_script("check_dataset.py", source, "--json")
+    told = {one["id"]: one for one in json.loads(done.stdout)["findings"] if "-TEXT-" in one["id"]}
+    assert [*told] == [id] * bool(id)
+    assert not id or (told[id]["severity"], told[id]["data"]["record_ids"]) == (severity, ["1"])
+
+
+@pytest.mark.parametrize(
+    ("answers", "rows", "severity"),
+    [
+        (["1-2", "2-Mar", "5-6", "3-4"], [3], "error"),
+        (["1-2", "45689", "5-6", "01. Feb"], [3, 5], "error"),
+        (["1/2", "2025-02-01", "2025-03-04 00:00:00", "none"], [3, 4], "error"),
+        (["Feb-01", "Mär-03", "two", "no"], [2, 3], "warning"),
+        (["45689", "45690", "no", "two"], [], ""),
+        (["1-2", "3-4", "May be", "2 May"], [5], "error"),
+        (["Mary", "mar", "12 mice", "Dec"], [], ""),
+    ],
+)
+def test_answers_that_a_spreadsheet_made_dates_of_are_told(source, answers, rows, severity):
+    lines = ["video,answer", *(f"{number}.mp4,{text}" for number, text in enumerate(answers))]
+    findings, trained, _ = build(source, lines, *ASKED)
+    told = findings.get("BUILD-ANSWER-DATE")
+    assert (told["severity"], told["data"]["rows"]) == (severity, rows) if rows else told is None
+    assert trained == ([] if severity == "error" else answers)
+    if severity == "error":  # what they mean is declared, and nothing is said
+        (source / "labels.csv").unlink()
+        means = ", ".join(
+            f"{text}={'1-2' if n + 2 in rows else text}" for n, text in enumerate(answers)
+        )
+        findings, trained, _ = build(source, lines, *ASKED, "--values", f"answer: {means}")
+        assert "BUILD-ANSWER-DATE" not in findings, findings
+        assert trained == ["1-2" if n + 2 in rows else text for n, text in enumerate(answers)]
 
 
 @pytest.mark.parametrize("answers", ["ba", "21", "10"])
@@ -317,6 +413,7 @@ def test_answers_that_differ_in_case_are_no_conflict(source):
     done = run_script("check_dataset.py", source, "--json")
     found = {one["id"] for one in json.loads(done.stdout)["findings"]}
     assert "DATA-QUESTION-DUPLICATE" in found and "DATA-ANSWER-CONFLICT" not in found
+    assert "DATA-ANSWER-FORM" in found
 
 
 @pytest.mark.parametrize("name", ["option_{}", "a{}"])

@@ -128,3 +128,20 @@ def test_what_is_no_workbook_is_refused(source, content):
     (source / "labels.xlsx").write_bytes(content)
     code, findings, _ = build(source / "labels.xlsx", *ASKED)
     assert code == 2 and findings.keys() == {"BUILD-TABLE"}
+
+
+def test_dates_are_no_answers_until_it_is_said_what_they_mean(source):
+    """Excel makes the second of January of a typed 1-2; a text that looks like a date is a text."""
+    day = datetime.datetime(2025, 1, 2)
+    rows = [["video", "answer"], ["0.mp4", "10-20"], ["1.mp4", day], ["2.mp4", day], ["3.mp4", "2"]]
+    path = saved(source / "labels.xlsx", rows)
+    code, findings, _ = build(path, *ASKED)
+    told = findings["BUILD-ANSWER-DATE"]
+    assert code == 2 and told["severity"] == "error" and told["data"]["rows"] == [3, 4]
+    assert "2025-01-02" in told["message"] and "--values" in told["message"]
+    means = "answer: 2025-01-02=1-2, 10-20=10-20, 2=2"
+    code, findings, answers = build(path, *ASKED, "--values", means)
+    assert code == 0 and answers == ["10-20", "1-2", "1-2", "2"], findings
+    rows = [["video", "answer", "day"], ["0.mp4", "no", day], ["1.mp4", "yes", day]]
+    code, findings, answers = build(saved(path, rows), *ASKED)
+    assert code == 0 and "BUILD-ANSWER-DATE" not in findings

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import damage
 from cosmos_reason.data.json_stream import JsonRecords
 
 
@@ -90,6 +91,12 @@ CHECKS = {
         "one question per record (NVIDIA's own dataset script keeps two turns)", ONE_EACH),
     "DATA-TEXT-SURROGATE": (f.ERROR, "texts are whole characters",
         "write the text again, as UTF-8"),
+    damage.LOST: (f.ERROR, "texts have their letters, not marks of lost ones (U+FFFD)",
+        "write the text again, or remove the record"),
+    damage.MISREAD: (f.WARNING, "texts are not UTF-8 that was read as another code",
+        "write the text again, as UTF-8 (of Excel: CSV UTF-8)"),
+    damage.MARKED: (f.WARNING, "texts have letters, not what web pages write for them",
+        "write the letter, where it is meant"),
     "DATA-SPECIAL-TOKEN": (f.ERROR, "texts contain no vision or chat control tokens",
         "remove the <|...|> tokens, and the rest of a prompt (USER:, ASSISTANT:) around them"),
     "DATA-REGION-MARK": (f.WARNING, "questions name no regions by <mask> or <region>",

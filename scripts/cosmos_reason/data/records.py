@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.data import damage
 from cosmos_reason.data.formats import are_pictures, rates, unread_media
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.roles import TIME, meaning, time_roles
@@ -53,6 +54,8 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     )
     reasoning = record.get("reasoning")
     if isinstance(reasoning, str):
+        if harmed := damage.of_text(reasoning):
+            found.append(harmed)
         reasoning = bare_thought(LONE_SURROGATE.sub("�", reasoning))
         _check_control(reasoning, found)
     else:
@@ -164,6 +167,8 @@ def _role_and_text(turn: object, found: list) -> tuple[str | None, str]:
         message = "got half of a surrogate pair in a text, expected whole characters"
         found.append(("DATA-TEXT-SURROGATE", message))
         text = LONE_SURROGATE.sub("�", text)
+    elif harmed := damage.of_text(text):
+        found.append(harmed)
     return role, text
 
 

@@ -23,7 +23,13 @@ VOID = {"NaN", "nan", "NAN", "None", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>
 FAILED_FORMULA = re.compile(
     r"#[¡¿]?(?:[^\W\d_]+(?:/0)?[!?]|N/A|NV)|Err:\d{3}|#{2,}|=[A-Z$]+[\d$(].*|[-–—.\s]+"
 )
+PAIRS = (("yes", "no"), ("true", "false"))  # words that are written alike
+CASES = ("lower", "capitalize", "upper")
 WHOLE = re.compile(r"([-+]?\d+)\.0+")  # how a spreadsheet of numbers writes 1
+
+
+class DateCell(str):
+    """The text of a workbook's cell that holds a date, whatever was typed into it."""
 
 
 class Turn(NamedTuple):
@@ -139,12 +145,36 @@ def alike(text: str) -> str:
 
 
 def in_one_form(answers: Sequence[str]) -> list[str]:
-    """Return the answers, each in the form that most of those alike have, else the first of
-    them."""
+    """Return the answers, each in the form that most of those alike have, else the first of them;
+    yes and no, and true and false, as most of both are written."""
     forms: dict[str, Counter] = defaultdict(Counter)
-    for answer in answers:
-        forms[alike(answer)][answer] += 1
-    return [forms[alike(answer)].most_common(1)[0][0] for answer in answers]
+    alike_to = {}
+    for answer, count in Counter(answers).items():
+        alike_to[answer] = alike(answer)
+        forms[alike_to[answer]][answer] += count
+    chosen = {key: counted.most_common(1)[0][0] for key, counted in forms.items()}
+    for pair in PAIRS:
+        if all(word in forms for word in pair):
+            spellings: Counter = Counter()
+            for word in pair:
+                for form, count in forms[word].items():
+                    spellings[spelling(form)] += count
+            for word in pair:
+                chosen[word] = spelt(word, spellings.most_common(1)[0][0])
+    return [chosen[alike_to[answer]] for answer in answers]
+
+
+def spelling(word: str) -> tuple[str, bool]:
+    """Return (its case: lower, capitalize or upper, whether it ends with a full stop)."""
+    bare = word.strip().removesuffix(".")
+    case = next((one for one in CASES if getattr(bare, one)() == bare), CASES[0])
+    return case, word.strip().endswith(".")
+
+
+def spelt(word: str, like: tuple[str, bool]) -> str:
+    """Return a word with a `spelling`."""
+    case, has_stop = like
+    return getattr(word, case)() + "." * has_stop
 
 
 def names_medium(name: str) -> bool:

@@ -17,11 +17,12 @@ from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.records import parse
-from cosmos_reason.data.samples import Media, Sample, alike
+from cosmos_reason.data.samples import PAIRS, Media, Sample, alike, spelling
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.files import ClipReport
 
 SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
+CLOSED = ("yes_no", "mcq", "number", "ordinal", "direction")  # types of answers that exclude others
 LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
 
 Integers = partial(array, "i")
@@ -64,6 +65,10 @@ class Survey:
     # hash of a question's text and of those before it
     text_keys: array = field(default_factory=partial(array, "q"))
     answer_keys: array = field(default_factory=partial(array, "q"))
+    is_closed: array = field(
+        default_factory=partial(array, "b")
+    )  # two answers cannot both be right
+    forms: dict[str, tuple[str, int]] = field(default_factory=dict)  # of an answer: first form, row
     # (row, earlier row) of records that answer one question about one clip otherwise
     conflicts: list[tuple[int, int]] = field(default_factory=list)
     shortcuts: list[dict] = field(default_factory=list)  # rules that give answers away
@@ -124,7 +129,15 @@ class Survey:
                 self.tally.add(check, sample.index, sample.id, message)
             if sample.reasoning or "<think>" in gt:
                 self.reasoned += 1
-            self.answer_keys.append(hash(alike(gt)))
+            plain = alike(gt)
+            meant = answers.normalise(gt, kind, text) if kind in CLOSED else None
+            self.is_closed.append(meant is not None)
+            self.answer_keys.append(hash(plain if meant is None else meant))
+            if answer is not None and len(gt) <= LONGEST_CLASS:
+                form, row = self.forms.setdefault(plain, (gt.strip(), len(self.ids) - 1))
+                if form != gt.strip():
+                    message = f"got {gt.strip()!r}, which {self.ids[row][:60]!r} writes {form!r}"
+                    self.tally.add("DATA-ANSWER-FORM", sample.index, sample.id, message)
             first = first or (kind, answer)
         kind, answer = first or ("", None)
         self.kinds.append(kind)
@@ -162,6 +175,12 @@ def take(annotations: Path, media_path: Path | str, model: str, source: str = ""
     found.read = records.index + 1
     if not found.ids and not found.tally.first:
         found.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
+    for pair in PAIRS:
+        if all(word in found.forms for word in pair):
+            (form, _), (other, row) = (found.forms[word] for word in pair)
+            if spelling(form) != spelling(other):
+                message = f"got {other!r} beside {form!r}, expected one spelling"
+                found.tally.add("DATA-ANSWER-FORM", found.indices[row], found.ids[row], message)
     _check_ids(found)
     _check_duplicate_questions(found)
     return found
@@ -217,7 +236,8 @@ def _check_duplicate_questions(found: Survey) -> None:
         check = "DATA-QUESTION-DUPLICATE"
         message = f"got the question of {other[:60]!r} again"
         if found.answer_keys[question] != found.answer_keys[before]:
-            check = "DATA-ANSWER-CONFLICT"
+            are_closed = found.is_closed[question] and found.is_closed[before]
+            check = "DATA-ANSWER-CONFLICT" if are_closed else "DATA-ANSWER-SEVERAL"
             message += ", with another answer"
             found.conflicts.append((int(row), int(rows[before])))
         found.tally.add(check, found.indices[row], found.ids[row], message)

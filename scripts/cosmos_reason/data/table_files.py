@@ -14,11 +14,12 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import label_tools
 from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.samples import names_medium
+from cosmos_reason.data.samples import DateCell, names_medium
 from cosmos_reason.data.source_files import Folder, Held
 
 DELIMITED = (".csv", ".tsv")
@@ -159,13 +160,15 @@ def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
     them, in each of merged rows. A formula is what the program that saved it last computed. Sheets
     with rows that are not shown join `hidden`. Raises Failure for a workbook whose rows lie in
     several sheets, and for cells that no CSV has."""
-    import openpyxl
+    from openpyxl.reader.excel import ExcelReader
 
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        reader = ExcelReader(path, read_only=True, data_only=True)
+        reader.read()
     except (zipfile.BadZipFile, KeyError, ValueError, OSError, SyntaxError) as problem:
         message = f"got {problem}, expected an {WORKBOOK} workbook without a password"
         raise f.bad_input("BUILD-TABLE", path, message) from None
+    book = reader.wb
     try:
         for sheet in book.worksheets:
             sheet.reset_dimensions()  # some programs write a size that is too small
@@ -180,8 +183,11 @@ def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
             message = f"got rows in several sheets: {titles}; save the one that is meant by itself"
             raise f.bad_input("BUILD-TABLE", path, message)
         hidden += [one.title for one in filled if one not in shown]
+        places = {entry.name: part.target for entry, part in reader.parser.find_sheets()}
         for sheet in shown:
-            yield from _below_header(path, _without_tail(_sheet_lines(sheet)))
+            with reader.archive.open(places[sheet.title]) as content:
+                merged = _merged_cells(content, sheet.title)
+            yield from _below_header(path, _without_tail(_sheet_lines(sheet, merged)))
     except (zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as problem:
         raise f.bad_input(
             "BUILD-TABLE", path, f"got {problem}, expected one table with a header"
@@ -190,27 +196,31 @@ def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
         book.close()
 
 
-def _sheet_lines(sheet) -> Iterator[list[str]]:
+def _merged_cells(content: IO[bytes], title: str) -> set[str]:
+    """Return the cells that a sheet merges, as A2:A4, from its XML: the reader of its rows passes
+    over them. Raises ValueError for a formula that was never computed, over which it passes too."""
+    merged = set()
+    before = b""
+    while block := content.read(SCANNED):
+        for match in NOT_IN_ROWS.finditer(before + block):
+            if match["merged"]:
+                merged.add(match["merged"].decode())
+            elif b't="str"' not in match["cell"]:  # a text that is empty
+                name = CELL_NAME.search(match["cell"])
+                where = name[1].decode() if name else "a cell"
+                raise ValueError(
+                    f"a formula in {where} of {title} that no program has computed (open and save "
+                    "the workbook in one)"
+                )
+        before = block[-LONGEST_FORMULA:]
+    return merged
+
+
+def _sheet_lines(sheet, merged: set[str]) -> Iterator[list[str]]:
     """Yield the texts of each row. Cells merged over several rows have their text in each. Raises
-    ValueError for cells merged over several columns, and for a formula that was never computed,
-    which reads as nothing."""
+    ValueError for cells merged over several columns."""
     from openpyxl.utils.cell import range_boundaries
 
-    merged = set()
-    with sheet.parent._archive.open(sheet._worksheet_path) as content:  # openpyxl passes over both
-        before = b""
-        while block := content.read(SCANNED):
-            for match in NOT_IN_ROWS.finditer(before + block):
-                if match["merged"]:
-                    merged.add(match["merged"].decode())
-                elif b't="str"' not in match["cell"]:  # a text that is empty
-                    name = CELL_NAME.search(match["cell"])
-                    where = name[1].decode() if name else "a cell"
-                    raise ValueError(
-                        f"a formula in {where} of {sheet.title} that no program has computed (open "
-                        "and save the workbook in one)"
-                    )
-            before = block[-LONGEST_FORMULA:]
     starts = {}  # (row, column) of the first cell -> (last row, last column)
     for written in merged:
         left, top, right, bottom = range_boundaries(written)
@@ -264,7 +274,7 @@ def _shown(cell) -> str:
         return f"{value:.15g}" if isinstance(value, float) else str(value)
     if isinstance(value, datetime.datetime):
         is_day = not (value.hour or value.minute or value.second or value.microsecond)
-        return value.date().isoformat() if is_day else value.isoformat(sep=" ")
+        return DateCell(value.date().isoformat() if is_day else value.isoformat(sep=" "))
     if isinstance(value, datetime.time):
         since = datetime.datetime.combine(datetime.date.min, value)
         value = since - datetime.datetime.min

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import posixpath
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
+    damage,
     label_questions,
     roles,
     source_files,
@@ -33,9 +35,11 @@ from cosmos_reason.data.items import (
     one_per_id,
     refuse_unused,
 )
+from cosmos_reason.data.record_checks import CHECKS
 from cosmos_reason.data.records import TAG
 from cosmos_reason.data.roles import Column, cell_text
 from cosmos_reason.data.samples import (
+    DateCell,
     Media,
     Turn,
     alike,
@@ -51,6 +55,19 @@ from cosmos_reason.media.files import IMAGE_SUFFIXES
 COLUMNS_NAMED = 40
 TEXT_ROLES = ("id", "question", "answer", "reasoning", "annotator")
 PLACE = re.compile(r"\{([^{}\"':,\n]+)\}")  # {column} of a template; JSON is none
+# What a spreadsheet makes dates of, dates as its CSV has them (2-Jan, Jan-02, 02.01.2026, ISO), and
+# the days since 1900 of 2000 to 2099.
+PAIR = re.compile(r"\d{1,4} ?[-/.–] ?\d{1,4}")
+MONTH = (
+    "(?:jan|ene|gen|feb|f[ée]v|m[aä]r|mrz|a[pbv]r|ma[yij]|jui?n|jui?l|giu|lug|ago?|aug|ao[uû]"
+    "|sep|set|o[ck]t|ott|nov|d[eéi][cz])"
+)
+DATE = re.compile(
+    rf"\d{{1,2}}[-. ]{{1,2}}{MONTH}[^\W\d_]{{0,2}}\.?(?:[- ]\d{{2,4}})?"
+    rf"|{MONTH}[^\W\d_]{{0,2}}\.?[- ]\d{{2}}|\d{{4}}-\d\d-\d\d(?: 00:00(?::00)?)?",
+    re.I,
+)
+SERIALS = range(36526, 73051)
 LONGEST_KIND = 40  # characters of one word
 FOLDER = "folder"  # stands for a column: the names of the folders of tables
 
@@ -264,6 +281,8 @@ def _items_of(
     refused: list[f.Finding] = []
     options, answers = _chosen_options(rows, texts["answer"], chosen, refused)
     problems += _without_values(rows, columns, texts, options)
+    problems += _damaged(rows, texts, options)
+    problems += _dates(rows, chosen, texts["answer"])
     answers = _in_one_form(rows, answers, options, problems)
     shown = _media(rows, chosen, files, problems)
     are_timed = any(one.role in ("start", "end") and one.name for one in chosen)
@@ -422,6 +441,60 @@ def _without_values(
                 "the row"
             )
             found.append(by_row("BUILD-TEXT-VOID", f.ERROR, [(first, message), *others]))
+    return found
+
+
+def _damaged(rows: list[Row], texts: dict[str, list[str]], options: list[dict]) -> list[f.Finding]:
+    """Return findings about texts that programs damaged on the way into the table."""
+    told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
+    known: dict[str, tuple[str, str] | None] = {}
+    for place, row in enumerate(rows):
+        here = [texts[role][place] for role in ("question", "answer", "reasoning")]
+        for text in [*here, *map(str, options[place].values())]:
+            if text not in known:
+                known[text] = damage.of_text(text)
+            if known[text]:
+                id, message = known[text]
+                told[id].append((row, message))
+                break
+    found = []
+    for id, of_id in told.items():
+        severity, _, way_out = CHECKS[id]
+        of_id[0] = of_id[0][0], f"{of_id[0][1]}: {way_out}"
+        found.append(by_row(id, severity, of_id))
+    return found
+
+
+def _dates(rows: list[Row], chosen: list[Column], answers: list[str]) -> list[f.Finding]:
+    """Return what is said of answers and options that a spreadsheet may have made dates of (1-2
+    becomes the second of January): an error where a cell is a date, and where the answers beside
+    it are such pairs of numbers; a warning for texts that look like one."""
+    told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
+    are_pairs = any(map(PAIR.fullmatch, answers))
+    for one in chosen:
+        if one.role not in ("answer", "options"):
+            continue
+        for row in rows:
+            value = row.values.get(one.name)
+            text = cell_text(value)
+            is_serial = are_pairs and text.isdecimal() and int(text) in SERIALS
+            if isinstance(value, DateCell | datetime.date):
+                kind = f.ERROR, f"got the date {text} in {one.name}"
+            elif is_serial or (one.role == "answer" and DATE.fullmatch(text)):
+                severity = f.ERROR if are_pairs else f.WARNING
+                kind = severity, f"got {text!r} in {one.name}, as spreadsheets write dates"
+            else:
+                continue
+            told[kind[0]].append((row, kind[1]))
+    found = []
+    for severity, of_kind in told.items():
+        (row, message), *others = of_kind
+        message += (
+            "; spreadsheets make dates of what is typed as 1-2 or 3/4: write it as a text (in a "
+            "column of the format Text), or say what it means (--values 'COLUMN: DATE=1-2, ...', "
+            "DATE=DATE where a date is meant)"
+        )
+        found.append(by_row("BUILD-ANSWER-DATE", severity, [(row, message), *others]))
     return found
 
 
