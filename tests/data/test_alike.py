@@ -1,11 +1,13 @@
 """Copies of training clips that were encoded again are told among held-out data."""
 
 import json
+import os
 
 import av
 import numpy as np
 import pytest
 from clip_files import check, record
+from PIL import Image
 from support import run_script
 
 
@@ -89,3 +91,49 @@ def test_clips_that_are_all_alike_may_stand_on_both_sides(tmp_path):
     done = run_script("build_dataset.py", *words, "--eval-fraction", "0.25", "--json")
     found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
     assert done.returncode == 0 and found["BUILD-ALIKE"]["severity"] == "warning"
+
+
+def photo(path, seed, size=(320, 240), quality=90, square=0):
+    """A picture of blots of light, by `seed`; in it a bright square of so many pixels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    blots = np.random.default_rng(seed).integers(40, 200, (15, 20), np.uint8)
+    picture = np.asarray(Image.fromarray(blots).resize((320, 240), Image.BICUBIC)).copy()
+    picture[100 : 100 + square, 150 : 150 + square] = 255
+    Image.fromarray(picture).convert("RGB").resize(size).save(path, quality=quality)
+
+
+def test_copies_of_pictures_are_told_and_stay_on_one_side_of_a_build(tmp_path):
+    """Whatever the seed: 0, 10 and 11 are one picture, in other sizes and formats; 1 and 2 are of
+    one camera, that sees another object in each."""
+    rows = ["image,answer"]
+    copies = {10: ("10.png", (160, 120), 90), 11: ("11.jpg", (320, 240), 35)}
+    for number in range(12):
+        name, size, quality = copies.get(number, (f"{number}.jpg", (320, 240), 90))
+        seed = {10: 0, 11: 0, 2: 1}.get(number, number)
+        photo(tmp_path / "src" / name, seed, size, quality, square=16 * (number == 2))
+        rows.append(f"{name},{'yes' if number % 2 else 'no'}")
+    (tmp_path / "src" / "labels.csv").write_text("\n".join(rows))
+    words = (tmp_path / "src" / "labels.csv", "-o", tmp_path / "out", "--question", "Is it?")
+    for seed, split in enumerate([("--eval-fraction", "0.25")] * 3 + [("--folds", "3")]):
+        done = run_script(
+            "build_dataset.py", *words, *split, "--seed", str(seed), "--force", "--json"
+        )
+        assert done.returncode == 0, done.stdout
+        found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+        assert found["BUILD-ALIKE"]["severity"] == "info"
+        for pair in ("10.png and 0.jpg", "11.jpg and 0.jpg"):
+            assert pair in found["BUILD-ALIKE"]["message"]
+        assert "2.jpg" not in found["BUILD-ALIKE"]["message"]
+        for sides in (tmp_path / "out").rglob("eval"):
+            held_out = {one["id"] for one in json.loads((sides / "annotations.json").read_text())}
+            assert held_out & {"0", "10", "11"} in (set(), {"0", "10", "11"})
+    for side, names in (("train", ["0.jpg", "1.jpg"]), ("eval", ["11.jpg", "2.jpg"])):
+        records = []
+        for name in names:
+            (tmp_path / side).mkdir(exist_ok=True)
+            os.link(tmp_path / "src" / name, tmp_path / side / name)
+            turns = [{"from": "human", "value": "<image>\nIs it?"}, {"from": "gpt", "value": "no"}]
+            records.append({"id": f"{side} {name}", "image": name, "conversations": turns})
+        (tmp_path / side / "annotations.json").write_text(json.dumps(records))
+    _, findings = check(tmp_path / "train", "--eval", tmp_path / "eval")
+    assert findings["DATA-LEAK-ALIKE"]["data"]["record_ids"] == ["eval 11.jpg"]

@@ -1,4 +1,5 @@
-"""Clips that look and move alike: one encoded, scaled or named anew. Enter at `alike`."""
+"""Clips that look and move alike, and still images that look alike: one encoded, scaled or named
+anew. Enter at `alike`."""
 
 from __future__ import annotations
 
@@ -21,6 +22,10 @@ LENGTHS = 0.05  # by which the lengths of two copies may differ, as a share
 # has less than DETAIL in it, and where less than MOTION moves, all clips of a fixed camera are
 # alike: they are not told.
 SAME, DETAIL, MOTION = 6.0, 4.0, 1.0
+# Of still images in small: how far copies differ on average, and in one place, where a small object
+# of another picture of a fixed camera would stand.
+SAME_STILL, SAME_PLACE = 1.5, 8.0
+MOST_COMPARED = 32  # images like one, that are looked at place by place
 CORRELATED = 0.95  # how what moves in two copies goes together, at least
 LONG = 1500  # frames; to decode so many costs less than to seek and decode from a key frame
 AT_ONCE = 1024  # held-out clips that are compared at a time
@@ -42,8 +47,11 @@ def examined(clips: Iterable[tuple[int, Path]]) -> Reports:
 
 
 def _examined(path: Path) -> ClipReport:
-    """Return the report of a clip with checks.LOOKS pictures at equal distances; those of a long
-    one are decoded from the key frame before each. Raises Failure."""
+    """Return the report of a still image, or of a clip with checks.LOOKS pictures at equal
+    distances; those of a long one are decoded from the key frame before each. Raises Failure."""
+    if media.is_image(path):
+        look = media.grey(path, checks.STILL)
+        return ClipReport(facts=media.probe_image(path), look=look.hex())
     facts, shown = media.probe_video(path)
     indices = [(2 * part + 1) * facts.frames // (2 * checks.LOOKS) for part in range(checks.LOOKS)]
     small = {}
@@ -74,11 +82,55 @@ def _small(frame) -> bytes:
 
 
 def alike(train: Reports, held_out: Reports) -> dict[int, int]:
-    """Return {number of a held-out clip: number of the first training clip that it looks like}."""
+    """Return {number of a held-out clip or image: number of the first of training that it looks
+    like}."""
+    sides = []
+    for part in (train, held_out):
+        known = {number: one for number, one in part.items() if one.look and one.facts}
+        is_still = {number: one.facts.kind == "image" for number, one in known.items()}
+        sides.append(
+            [{n: known[n] for n in known if is_still[n] is still} for still in (False, True)]
+        )
+    (clips, stills), (held_out_clips, held_out_stills) = sides
+    return _clips_alike(clips, held_out_clips) | _stills_alike(stills, held_out_stills)
+
+
+def _stills_alike(train: Reports, held_out: Reports) -> dict[int, int]:
+    """Return what `alike` returns, of still images that differ in no place when they are equally
+    bright; plain ones are alike anyway and are not told."""
     import numpy as np
 
     found: dict[int, int] = {}
-    if not all(any(one.look for one in part.values()) for part in (train, held_out)):
+    if not (train and held_out):
+        return found
+
+    def pictures(part: Reports) -> tuple[np.ndarray, np.ndarray]:
+        looks = [np.frombuffer(bytes.fromhex(one.look), np.uint8) for one in part.values()]
+        centred = np.array(looks, np.float32)
+        centred -= centred.mean(axis=1, keepdims=True)
+        kept = centred.std(axis=1) >= DETAIL
+        return np.array(list(part), int)[kept], centred[kept]
+
+    (trained, train_looks), (asked, looks) = pictures(train), pictures(held_out)
+    power = (train_looks**2).sum(axis=1)
+    most = SAME_STILL**2 * checks.STILL**2
+    for start in range(0, len(asked), AT_ONCE):
+        here = looks[start : start + AT_ONCE]
+        apart = (here**2).sum(axis=1, keepdims=True) + power - 2 * here @ train_looks.T
+        for row in np.flatnonzero((apart <= most).any(axis=1)):
+            near = np.flatnonzero(apart[row] <= most)[:MOST_COMPARED]
+            peaks = np.abs(train_looks[near] - here[row]).max(axis=1)
+            if (peaks <= SAME_PLACE).any():
+                found[int(asked[start + row])] = int(trained[near[(peaks <= SAME_PLACE).argmax()]])
+    return found
+
+
+def _clips_alike(train: Reports, held_out: Reports) -> dict[int, int]:
+    """Return what `alike` returns, of clips."""
+    import numpy as np
+
+    found: dict[int, int] = {}
+    if not (train and held_out):
         return found
     trained, train_looks, train_motion, train_seconds = _looks(train)
     asked, looks, motion, seconds = _looks(held_out)
@@ -99,12 +151,11 @@ def _looks(examined: Reports):
     bright."""
     import numpy as np
 
-    reports = {number: one for number, one in examined.items() if one.look and one.facts}
-    numbers = np.array(list(reports), int)
+    numbers = np.array(list(examined), int)
     pictures = np.array(
-        [np.frombuffer(bytes.fromhex(one.look), np.uint8) for one in reports.values()], np.float32
+        [np.frombuffer(bytes.fromhex(one.look), np.uint8) for one in examined.values()], np.float32
     )
-    seconds = np.array([one.facts.seconds or 0 for one in reports.values()], float)
+    seconds = np.array([one.facts.seconds or 0 for one in examined.values()], float)
     pictures = pictures.reshape(len(numbers), checks.LOOKS, checks.SIDE * checks.SIDE)
     pictures -= pictures.mean(axis=(1, 2), keepdims=True)
     motion = pictures - pictures.mean(axis=1, keepdims=True)

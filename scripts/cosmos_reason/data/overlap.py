@@ -49,7 +49,7 @@ def check(train: Survey, held_out: Survey) -> None:
     for row, used in enumerate(held_out.used()):
         copied = [names[copies[number]] for number in used if number in copies]
         if copied and held_out.ids[row] not in told:
-            message = f"got a clip that looks and moves like {copied[0]} of the training data"
+            message = f"got a clip or picture that looks like {copied[0]} of the training data"
             held_out.tally.add(ALIKE, held_out.indices[row], held_out.ids[row], message)
 
 

@@ -28,10 +28,11 @@ from cosmos_reason.remote import s3
 
 DECODE_MODES = ("sampled", "all", "none")
 BATCH = 64  # objects fetched at a time
-FACTS_VERSION = 8  # raise it when the same file would be reported differently
+FACTS_VERSION = 9  # raise it when the same file would be reported differently
 # A clip in small, to know a copy that was encoded again: LOOKS pictures at equal distances, each of
 # SIDE x SIDE grey values.
 LOOKS, SIDE = 6, 8
+STILL = 16  # side of a still image in small, of which nothing that moves can be compared
 # worth another look next time
 TRANSIENT = ("DATA-MEDIA-MISSING", "DATA-MEDIA-TIMEOUT", "DATA-MEDIA-CRASH")
 
@@ -49,6 +50,7 @@ def examine(path: Path | Pictures, decode: str, options: VisionOptions) -> ClipR
         if facts.kind == "image":
             if decode != "none":
                 media.read_image(path)
+                look = media.grey(path, STILL).hex()
         elif decode != "none":
             wanted = [facts.frames - 1] if decode == "all" else _sampled(facts, options)
             looked_at = [(2 * part + 1) * facts.frames // (2 * LOOKS) for part in range(LOOKS)]

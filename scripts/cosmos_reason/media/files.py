@@ -105,7 +105,7 @@ class ClipReport:
     facts: MediaFacts | None = None
     check: str = ""
     message: str = ""
-    look: str = ""  # of a clip that was decoded: its pictures in small, in hex (checks.LOOKS)
+    look: str = ""  # of what was decoded: its pictures in small, in hex (checks.LOOKS, STILL)
 
 
 def resolve(media_path: str | Path, name: str) -> Path:
@@ -288,6 +288,15 @@ def read_image(path: str | Path):
             white.paste(image, mask=image.getchannel("A"))
             return np.asarray(white)
         return np.asarray(image.convert("RGB"))
+
+
+def grey(path: str | Path, side: int) -> bytes:
+    """Return a still image in small: side x side grey values, row by row. Raises Failure."""
+    from PIL import Image
+
+    with _opened_image(path) as image:
+        image.draft("L", (8 * side, 8 * side))  # a JPEG is decoded no larger than that
+        return image.convert("L").resize((side, side), Image.BOX).tobytes()
 
 
 def resize(frames, height: int, width: int):
