@@ -112,6 +112,28 @@ def test_tags_and_boxes_of_pictures(tmp_path):
         assert json.loads(said(samples)[1]) == [{"bbox_2d": [62, 125, 375, 375], "label": "person"}]
 
 
+def test_subsets_of_a_project_of_cvat_are_its_splits(tmp_path):
+    """Pictures of one name lie in a folder of each subset; a shape without a label says nothing."""
+    pictures = []
+    for number, subset in enumerate(("Train", "Test", "Validation")):
+        for name in ("a", "b"):
+            path = tmp_path / "project" / "images" / subset / f"{name}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_picture(path, 2 * number + (name == "b"))
+            shapes = f"""<polygon label="{subset} {name}" points="1,2;3,4;6,5"/>
+              <polyline label="" points="1,2;3,4"/>"""
+            attributes = f'name="{name}.jpg" subset="{subset}" width="64" height="48"'
+            pictures.append(f"<image {attributes}>{shapes}</image>")
+    xml = f"<annotations><version>1.1</version>{''.join(pictures)}</annotations>"
+    (tmp_path / "project" / "annotations.xml").write_text(xml)
+    flags = ("--question", "What is it?", "--column", "answer=objects", "--json")
+    done = run_script("build_dataset.py", tmp_path / "project", "-o", tmp_path / "out", *flags)
+    assert done.returncode == 0, done.stdout
+    for subset, folder in (("Train", "train"), ("Test", "test"), ("Validation", "eval")):
+        samples = annotations.read(tmp_path / "out" / folder / "annotations.json")[0]
+        assert said(samples) == [f"{subset} a", f"{subset} b"]
+
+
 def test_captions_of_coco(tmp_path):
     pictures = [{"id": 7, "file_name": "pic0.jpg", "width": 64, "height": 48}]
     captions = [{"id": n, "image_id": 7, "caption": text} for n, text in enumerate("ab")]
@@ -142,6 +164,10 @@ def test_segments_of_via(tmp_path):
     found, samples = build(tmp_path, VIA, *flags)
     assert said(samples) == ["runs", "falls"] and cut(tmp_path) == [(0.5, 1.25), (1.5, 2.0)]
     assert found["BUILD-COLUMN-UNUSED"]["data"]["columns"] == ["seen"]
+    region = {"vid": "1", "flg": 0, "z": [0.9], "xy": [2, 3, 4, 5, 6], "av": {"2": "0"}}
+    moments = VIA | {"metadata": VIA["metadata"] | {"1_xMom": region}}
+    found, samples = build(tmp_path / "moments", moments, *flags)
+    assert said(samples) == ["runs", "falls"] and found["BUILD-ROWS-BLANK"]["data"]["rows"] == [2]
     together = VIA | {"view": {"1": {"fid_list": [1, 2]}}}
     assert "BUILD-TABLE" in build(tmp_path / "two", together, *flags, expect=2)[0]
 

@@ -45,7 +45,7 @@ def rows(records: list, header: dict, where: Path, problems: list[f.Finding]) ->
     if all(map(_is_task, objects)) or all(one.keys() >= OF_MIN for one in objects):
         return _label_studio_rows(objects, where, problems)
     if len(objects) == 1 and {"file", "view", "metadata", "attribute"} <= first.keys():
-        return _via3_rows(first, where)
+        return _via3_rows(first, where, problems)
     files = first.get("_via_img_metadata", first)
     are_files = isinstance(files, dict) and bool(files) and all(map(_is_via2_file, files.values()))
     if len(objects) == 1 and are_files:
@@ -134,6 +134,8 @@ def cvat_rows(path: Path) -> Iterator[dict]:
 def _cvat_picture(picture: ElementTree.Element) -> dict:
     """Return the row of a picture. `boxes` stand in it where all its shapes are upright boxes."""
     row = {"image": picture.attrib["name"]}
+    if subset := picture.get("subset"):  # of a project, whose pictures lie in a folder of each
+        row = {"image": f"{subset}/{row['image']}", "split": subset}
     tags = picture.findall("tag")
     if tags:
         row["label"] = ", ".join(tag.attrib["label"] for tag in tags)
@@ -148,7 +150,8 @@ def _cvat_picture(picture: ElementTree.Element) -> dict:
         if boxes or not tags:
             row |= _boxes(boxes, float(picture.attrib["width"]), float(picture.attrib["height"]))
     else:
-        row["objects"] = ", ".join(sorted({shape.attrib["label"] for shape in shapes}))
+        named = {shape.attrib["label"] for shape in shapes} - {""}
+        row["objects"] = ", ".join(sorted(named))
     return row
 
 
@@ -174,11 +177,16 @@ def _cvat_stretches(track: ElementTree.Element, step: int) -> Iterator[dict]:
 # -- VIA, COCO, FiftyOne -------------------------------------------------------------------------
 
 
-def _via3_rows(project: dict, where: Path) -> list[dict]:
-    """Return a row of each segment of a clip, or of each whole file, that has attributes."""
+def _via3_rows(project: dict, where: Path, problems: list[f.Finding]) -> list[dict]:
+    """Return a row of each segment of a clip, or of each whole file, that has attributes. Regions
+    at one moment, which are no part of a clip, join the `problems`."""
     made = []
+    moments = []
     try:
-        for name, entry in project["metadata"].items():
+        for number, (name, entry) in enumerate(project["metadata"].items()):
+            if len(entry["z"]) == 1:
+                moments.append(number)
+                continue
             ids = project["view"][str(entry["vid"])]["fid_list"]
             if len(ids) != 1:
                 raise ValueError("a view of several files")
@@ -200,6 +208,8 @@ def _via3_rows(project: dict, where: Path) -> list[dict]:
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         message = f"got {problem!r}, expected a project of VIA 3 with one file in each view"
         raise f.bad_input("BUILD-TABLE", where, message) from None
+    if moments:
+        _pass_over("regions at one moment of a clip", moments, where, problems)
     return made
 
 
