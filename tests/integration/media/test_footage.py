@@ -154,6 +154,48 @@ def test_what_is_written_anew_has_the_times_of_ffmpeg(footage, tmp_path, name):
     assert np.abs(times - times_of_ffmpeg(footage / name)).max() <= 0.5 / facts.fps
 
 
+def test_a_folder_of_all_kinds_becomes_h264_with_the_times_of_ffmpeg(footage, tmp_path):
+    """HEVC, AV1, VP9, MPEG-2, WMV, MJPEG, GIF, 10 bits, turned, interlaced, with damaged ends; one
+    with sound alone is left out. A second run writes nothing anew."""
+    source = tmp_path / "src"
+    source.mkdir()
+    for path in footage.iterdir():
+        os.link(path, source / path.name)
+    cut_off = ("hevc.mp4", "vp9.webm", "mpeg2.ts", "mjpeg.avi", "windows.wmv", "fragments.mp4")
+    for name in cut_off:
+        whole = (footage / name).read_bytes()
+        (source / f"cut_{name}").write_bytes(whole[: len(whole) * 3 // 4])
+    ffmpeg("-f", "lavfi", "-i", "sine=duration=2", source / "sound.mp4")
+    names = sorted(path.name for path in source.iterdir())
+    rows = [{"video": name, "question": "?", "answer": name} for name in names]
+    (source / "rows.json").write_text(json.dumps(rows))
+    words = [source / "rows.json", "-o", tmp_path / "out", "--transcode", tmp_path / "anew"]
+    done = run_script("build_dataset.py", *words, "--skip-missing", "--json", timeout=600)
+    assert done.returncode == 0, done.stdout
+    records = json.loads((tmp_path / "out/train/annotations.json").read_text())
+    shown = {one["conversations"][1]["value"]: one["video"] for one in records}
+    assert set(names) - shown.keys() == {"sound.mp4", "cut_hevc.mp4"}  # it has its index at the end
+    for name, clip in shown.items():
+        made = tmp_path / "out/train" / clip
+        words = ["ffprobe", "-v", "error", "-select_streams", "v:0", "-of", "json", "-show_entries"]
+        words += ["stream=codec_name,pix_fmt:stream_side_data=rotation", str(made)]
+        told = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+        (stream,) = told["streams"]
+        assert (stream["codec_name"], stream["pix_fmt"]) == ("h264", "yuv420p"), name
+        assert not stream.get("side_data_list"), name
+        before, after = times_of_ffmpeg(source / name), times_of_ffmpeg(made)
+        lost = len(before) - len(after)
+        assert 0 <= lost <= (3 if name.startswith("cut_") else 0), name
+        half = np.nanmedian(np.diff(before)) / 2
+        assert np.nanmax(np.abs(before[: len(after)] - after)) <= half, name
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "anew").rglob("*.mp4")}
+    words = [source / "rows.json", "-o", tmp_path / "again", "--transcode", tmp_path / "anew"]
+    done = run_script("build_dataset.py", *words, "--skip-missing", "--json", timeout=600)
+    assert done.returncode == 0, done.stdout
+    again = {path: path.stat().st_mtime_ns for path in (tmp_path / "anew").rglob("*.mp4")}
+    assert again == written
+
+
 def test_each_clip_has_one_finding_at_most(footage, tmp_path):
     """Of a whole folder, with sound alone, damaged ends and an empty file among it."""
     source = tmp_path / "src"
