@@ -276,7 +276,8 @@ def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
 
 def cut_at_the_end(files: Folder) -> list[f.Finding]:
     """Return what is to be said of the parts that were cut while the dataset was written."""
-    return [by_row(PAST, f.WARNING, files.past)] if files.past else []
+    past = sorted(files.past, key=lambda one: one[0].number)  # several were cut at once
+    return [by_row(PAST, f.WARNING, past)] if past else []
 
 
 def seconds(written: object) -> Fraction:
@@ -336,10 +337,12 @@ def contradictions(
 ) -> list[f.Finding]:
     """Return an error where one clip has several answers to one question, and columns without a
     role (`times`) are called as the times of each would be."""
+    if not times:
+        return []
     given: dict[tuple, set[str]] = defaultdict(set)
     for (_, medium), question, answer in zip(media, questions, answers, strict=True):
         given[medium, question].add(alike(answer))
-    if not times or all(len(labels) < 2 for labels in given.values()):
+    if all(len(labels) < 2 for labels in given.values()):
         return []
     listed = " and ".join(times)
     message = (

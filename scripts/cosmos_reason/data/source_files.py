@@ -327,11 +327,6 @@ def transcoded(
     return {path: target for path, (target, _) in made.items()}
 
 
-def files_of(medium: Medium) -> tuple[Path | Held, ...]:
-    """Return the file of a medium, or all of its pictures."""
-    return medium.files if isinstance(medium, Frames) else (medium,)
-
-
 def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, Path | Held]]:
     """Return (path, medium) of the files near a table that have the last part of `name`, and of
     members of archives unless one of the files ends with the whole of `place`."""

@@ -7,6 +7,7 @@ Annotation files are read here, a folder of label files by `label_files`, tables
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import shlex
@@ -348,8 +349,9 @@ def _without_missing(
     names = []
     looked_for: dict[str, None] = {}  # several records may lack one file
     files = source.files
+    is_here = functools.lru_cache(None)(os.path.isfile)
     for item in items:
-        absent = [path for path in item.files if isinstance(path, Path) and not path.is_file()]
+        absent = [path for path in item.files if isinstance(path, Path) and not is_here(path)]
         if not absent:
             present.append(item)
             continue

@@ -30,6 +30,7 @@ from cosmos_reason.data.split_names import (
 )
 from cosmos_reason.media.files import content
 
+_content = functools.cache(content)  # a dataset is split several times to find a share that does
 CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of what a clip is
 LONGEST_ID = 120
 NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
@@ -95,15 +96,16 @@ def settle(
     nothing), and what is said of it. Clips below train/ and test/ name the split of items without
     one; an item to train on whose clip lies in a held-out folder joins the `problems`."""
     root = files.repo if isinstance(files, Repository) else os.path.abspath(files.root)
+
+    @functools.cache
+    def called_by(folder: str) -> str:
+        path = folder if isinstance(files, Repository) else os.path.abspath(folder)
+        return of_folders(f"{path[len(root) + 1 :]}/") if path.startswith(f"{root}/") else ""
+
     by_media = []  # what the folders of the source call the split of each item's clips
     for item in items:
-        called = []
-        for _, medium in item.media:
-            for file in medium.files if isinstance(medium, Frames) else (medium,):
-                path = getattr(file, "key", None) or str(file)
-                path = path if isinstance(files, Repository) else os.path.abspath(path)
-                if path.startswith(f"{root}/"):
-                    called.append(of_folders(path[len(root) + 1 :]))
+        folders = [os.path.dirname(getattr(file, "key", str(file))) for file in item.files]
+        called = list(filter(None, map(called_by, folders)))
         held_out = [name for name in called if name in HELD_OUT]
         by_media.append(next(iter(held_out or called), ""))
     if all(NAMES.get(name) != TRAIN for name in by_media):  # folders, but no splits
@@ -349,20 +351,20 @@ def filmed_from(items: dict[str, Item]) -> dict[str, str]:
 
     # Copies are clips and images of one content, which is read where two have one size. Pictures of
     # videos are none: one may be black in all of them.
+    real = functools.cache(os.path.realpath)
     by_size = defaultdict(set)
-    for item in items.values():
-        for _, medium in item.media:
-            if isinstance(medium, Path) and medium.is_file():
-                by_size[medium.stat().st_size].add(os.path.realpath(medium))
+    for medium in {medium for item in items.values() for _, medium in item.media}:
+        if isinstance(medium, Path) and medium.is_file():
+            by_size[medium.stat().st_size].add(real(medium))
     alike = [path for paths in by_size.values() if len(paths) > 1 for path in paths]
-    copies = {path: _content(path, os.stat(path).st_mtime_ns) for path in alike}
+    copies = {path: _content(Path(path)) for path in alike}
     first = {}
     for name, item in items.items():
         keys = []
         for _, medium in item.media:
             for file in medium.files if isinstance(medium, Frames) else (medium,):
                 whole = file.whole if isinstance(file, Held) and file.whole is not None else file
-                key = whole.key if isinstance(whole, Held) else os.path.realpath(whole)
+                key = whole.key if isinstance(whole, Held) else real(whole)
                 keys.append(copies.get(key, key))
         keys = keys or [" ".join(turn.text for turn in item.turns[:-1])]
         first[name], *others = [*keys, *item.groups]
@@ -372,9 +374,9 @@ def filmed_from(items: dict[str, Item]) -> dict[str, str]:
 
 
 def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding]) -> dict[str, str]:
-    """Return `filmed_from`, clips that look and move alike being one where a share of the clips is
-    held out. Where too little would be left on one side, as of one machine that does the same all
-    day, they are told and stay apart."""
+    """Return `filmed_from`, clips and still images that look alike being one where a share is held
+    out. Where too little would be left on one side, as of one machine that does the same all day,
+    they are told and stay apart."""
     source = filmed_from(items)
     if plan.split_by == "time":
         return source
@@ -412,7 +414,7 @@ def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding])
         does_fit = len(set(together.values())) >= plan.folds
     else:
         does_fit = _fits(items, plan, plan.eval_fraction, together)
-    message = f"got clips that look and move alike: {', '.join(pairs[:5])}"
+    message = f"got clips or pictures that look alike: {', '.join(pairs[:5])}"
     message += ", ..." if pairs[5:] else ""
     if does_fit:
         told.append(f.info("BUILD-ALIKE", "--split-by", f"{message}; they stay on one side"))
@@ -420,9 +422,3 @@ def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding])
     message += "; they may stand on both sides, since together they are too many for one"
     told.append(f.warning("BUILD-ALIKE", "--split-by", message))
     return source
-
-
-@functools.cache
-def _content(path: str, _changed: int) -> str:
-    """Kept, as a dataset is split several times to find a share that holds enough."""
-    return content(Path(path))

@@ -4,17 +4,27 @@ annotations."""
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import progress
-from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json, write_text
+from cosmos_reason.base.files import (
+    only_run,
+    read_json,
+    whole_file,
+    whole_folder,
+    write_json,
+    write_text,
+)
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.items import Item
@@ -197,40 +207,43 @@ def _write_split(
     placed: dict[Medium, Placed | None] = {}
     records = []
     cuts = {}
-    for name, item in items.items():
-        for kind, medium in item.media:
-            if medium in placed:
+    with _cut_ahead(items, here) as parts:
+        for name, item in items.items():
+            for kind, medium in item.media:
+                if medium in placed:
+                    continue
+                source, mode = (here[medium], "link") if medium in here else (medium, plan.media)
+                if source in parts:
+                    source = replace(source, load=parts[source].result)
+                placed[medium] = None
+                try:
+                    placed[medium] = found = _place(name, kind, source, folder, mode)
+                except f.Failure as failure:
+                    for problem in failure.findings:
+                        if problem.id not in UNOPENED:
+                            raise
+                        if (name, problem) not in refused[problem.id]:  # an earlier fold had it
+                            refused[problem.id].append((name, problem))
+                    continue
+                finally:
+                    brought()
+                if str(found.name).startswith("media/"):
+                    here[medium] = folder / found.name
+                if isinstance(medium, Held) and medium.span:
+                    recording, size = getattr(medium.whole, "key", ""), 0
+                    if isinstance(medium.whole, Path):
+                        recording, size = content(medium.whole), medium.whole.stat().st_size
+                    start, end = medium.span
+                    times = {"start": start, "end": end}
+                    cuts[found.name] = {"recording": recording, "bytes": size} | times
+            media = [(kind, placed[medium]) for kind, medium in item.media]
+            if not all(found for _, found in media):
+                left_out[name] = None
                 continue
-            source, mode = (here[medium], "link") if medium in here else (medium, plan.media)
-            placed[medium] = None
-            try:
-                placed[medium] = found = _place(name, kind, source, folder, mode)
-            except f.Failure as failure:
-                for problem in failure.findings:
-                    if problem.id not in UNOPENED:
-                        raise
-                    if (name, problem) not in refused[problem.id]:  # an earlier fold had it
-                        refused[problem.id].append((name, problem))
-                continue
-            finally:
-                brought()
-            if str(found.name).startswith("media/"):
-                here[medium] = folder / found.name
-            if isinstance(medium, Held) and medium.span:
-                recording, size = getattr(medium.whole, "key", ""), 0
-                if isinstance(medium.whole, Path):
-                    recording, size = content(medium.whole), medium.whole.stat().st_size
-                start, end = medium.span
-                times = {"start": start, "end": end}
-                cuts[found.name] = {"recording": recording, "bytes": size} | times
-        media = [(kind, placed[medium]) for kind, medium in item.media]
-        if not all(found for _, found in media):
-            left_out[name] = None
-            continue
-        rates = {found.fps for kind, found in media if kind == "video"}
-        if not item.video_fps and len(rates) == 1:  # the measured one, where its clips have one
-            item = item._replace(video_fps=rates.pop())
-        records.append((name, item, media))
+            rates = {found.fps for kind, found in media if kind == "video"}
+            if not item.video_fps and len(rates) == 1:  # the measured one, where its clips have one
+                item = item._replace(video_fps=rates.pop())
+            records.append((name, item, media))
     if not any((folder / "media").iterdir()):
         (folder / "media").rmdir()
     if plan.format == COSMOS_REASON:
@@ -240,10 +253,27 @@ def _write_split(
         document["items"] = [_daft(*record) for record in records]
         write_json(folder / "annotations.json", document)
     else:
-        write_json(folder / "annotations.json", [_llava(*record) for record in records])
+        _write_lines(folder / "annotations.json", (_llava(*record) for record in records))
     if cuts:
         write_json(folder / CUTS, cuts)
     return len(records)
+
+
+@contextmanager
+def _cut_ahead(items: dict[str, Item], here: Collection[Medium]) -> Iterator[dict[Medium, Future]]:
+    """Yield the parts of local recordings that no earlier fold has, which all cores cut meanwhile:
+    what goes wrong is raised where one is placed."""
+    wanted = dict.fromkeys(
+        medium
+        for item in items.values()
+        for _, medium in item.media
+        if isinstance(medium, Held) and isinstance(medium.whole, Path) and medium not in here
+    )
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            yield {medium: pool.submit(medium.load) for medium in wanted}
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _place(name: str, kind: str, source: Medium, folder: Path, mode: str) -> Placed:
@@ -338,6 +368,17 @@ def _llava(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:
         turns[-1]["value"] = THOUGHT.format(*_apart(item))
     record["conversations"] = turns
     return record
+
+
+def _write_lines(path: Path, records: Iterator[dict]) -> None:
+    """Write a JSON array with a record on each line, which takes a fifth of the time that indenting
+    takes."""
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    with whole_file(path) as handle:
+        handle.write("[")
+        for number, record in enumerate(records):
+            handle.write(f"{',' if number else ''}\n{encode(record)}")
+        handle.write("\n]\n")
 
 
 def _rate_key(media: list[tuple[str, Placed]]) -> str:
