@@ -356,10 +356,11 @@ def test_texts_that_a_program_damaged_are_told_by_their_rows(source, text, id, s
         (["1-2", "2-Mar", "5-6", "3-4"], [3], "error"),
         (["1-2", "45689", "5-6", "01. Feb"], [3, 5], "error"),
         (["1/2", "2025-02-01", "2025-03-04 00:00:00", "none"], [3, 4], "error"),
-        (["Feb-01", "Mär-03", "two", "no"], [2, 3], "warning"),
+        (["Feb-01", "Mär-03", "02-janv.", "no"], [2, 3, 4], "warning"),
         (["45689", "45690", "no", "two"], [], ""),
-        (["1-2", "3-4", "May be", "2 May"], [5], "error"),
-        (["Mary", "mar", "12 mice", "Dec"], [], ""),
+        (["45689", "1.5", "0.25", "3"], [], ""),
+        (["1-2", "3-4", "10 marks", "2-May"], [5], "error"),
+        (["Mary", "mark 10", "12 junk", "Dec"], [], ""),
     ],
 )
 def test_answers_that_a_spreadsheet_made_dates_of_are_told(source, answers, rows, severity):

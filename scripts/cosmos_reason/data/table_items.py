@@ -55,16 +55,16 @@ from cosmos_reason.media.files import IMAGE_SUFFIXES
 COLUMNS_NAMED = 40
 TEXT_ROLES = ("id", "question", "answer", "reasoning", "annotator")
 PLACE = re.compile(r"\{([^{}\"':,\n]+)\}")  # {column} of a template; JSON is none
-# What a spreadsheet makes dates of, dates as its CSV has them (2-Jan, Jan-02, 02.01.2026, ISO), and
+# What a spreadsheet makes dates of, dates as its CSV has them (2-Jan, 02. Jan, Jan-02, ISO), and
 # the days since 1900 of 2000 to 2099.
-PAIR = re.compile(r"\d{1,4} ?[-/.–] ?\d{1,4}")
+PAIR = re.compile(r"\d{1,4} ?[-/–] ?\d{1,4}")
 MONTH = (
     "(?:jan|ene|gen|feb|f[ée]v|m[aä]r|mrz|a[pbv]r|ma[yij]|jui?n|jui?l|giu|lug|ago?|aug|ao[uû]"
     "|sep|set|o[ck]t|ott|nov|d[eéi][cz])"
 )
 DATE = re.compile(
-    rf"\d{{1,2}}[-. ]{{1,2}}{MONTH}[^\W\d_]{{0,2}}\.?(?:[- ]\d{{2,4}})?"
-    rf"|{MONTH}[^\W\d_]{{0,2}}\.?[- ]\d{{2}}|\d{{4}}-\d\d-\d\d(?: 00:00(?::00)?)?",
+    rf"\d{{1,2}}(?:-|\. ?){MONTH}(?:vr?|s|t)?\.?(?:-\d{{2,4}})?|{MONTH}(?:vr?|s|t)?\.?-\d{{2}}"
+    r"|\d{4}-\d\d-\d\d(?: 00:00(?::00)?)?",
     re.I,
 )
 SERIALS = range(36526, 73051)
