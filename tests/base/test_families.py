@@ -13,6 +13,7 @@ from support import ROOT
 from cosmos_reason.base import bundle, families
 from cosmos_reason.base.families import FAMILIES, PUBLISHED
 from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.media import sampling
 
 LIBRARY = ROOT / "scripts" / "cosmos_reason"
 # Who may name a family, besides its module: what writes a checkpoint of it.
@@ -21,6 +22,8 @@ MAY_NAME = {
     "demo/tiny_qwen2_5_vl.py",
     "rules/completion.py",  # the model that cosmos-rl takes where a spec names none
     "rules/models.py",  # the default model, as an example
+    "run_demo.py", "prepare_cosmos3_vlm_checkpoint.py",  # their flags and help
+    "in_container/framework_experiment.py",  # a preset of cosmos-framework
 }  # fmt: skip
 NAMES = re.compile(
     r"qwen_?-?\d|cosmos3[-_ ]?(nano|super|edge|omni|for)|reason2|siglip|nemotron", re.I
@@ -52,8 +55,11 @@ def words_of(path):
 
 def test_no_other_module_names_a_family():
     found = []
-    for path in sorted(LIBRARY.rglob("*.py")):
-        name = path.relative_to(LIBRARY).as_posix()
+    scripts = LIBRARY.parent
+    others = [*scripts.glob("*.py"), *scripts.glob("in_container/*.py")]
+    for path in sorted([*LIBRARY.rglob("*.py"), *others]):
+        is_inside = path.is_relative_to(LIBRARY)
+        name = path.relative_to(LIBRARY if is_inside else scripts).as_posix()
         if name.startswith("base/families/") or name in MAY_NAME:
             continue
         for line, text in words_of(path):
@@ -68,6 +74,16 @@ def test_a_family_names_what_transformers_has(family):
     known = transformers.AutoModelForImageTextToText._model_mapping[type(config)].__name__
     assert known == family.model_class
     assert hasattr(transformers, family.processor_class)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_token_covers_as_many_pixels_as_sampling_counts(family):
+    side, frames = 8 * family.patch, 4
+    options = sampling.VisionOptions(
+        nframes=frames, resized_height=side, resized_width=side, family=family
+    )
+    tokens = sampling.video_tokens(side, side, frames, options, family.patch)
+    assert frames * side * side == tokens * family.token_pixels
 
 
 QWEN3 = {"vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8}

@@ -17,6 +17,7 @@ import copy, json, os
 from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 cosmos_rl_patches.apply(lambda text: None)
+cosmos_rl_patches.judge_first_update()
 import toml
 import torch.nn.functional as F
 from contextlib import nullcontext
@@ -176,6 +177,8 @@ print(json.dumps({
     "kl": [report["train/kl_loss_avg"], sum(divergences) / len(divergences)],
     "moved": moved, "apart": apart, "tensors": len(start), "loss": report["train/loss_avg"],
     "entropy": report["train/effective_entropy"],
+    "judged": trainer.first_update.is_done,
+    "parts": {name: [part.trained, part.norm] for name, part in trainer.first_update.parts.items()},
 }))
 """
 
@@ -222,3 +225,5 @@ def test_an_update_of_the_policy_is_that_of_a_plain_computation(tiny_model, data
     assert seen["kl"][0] == pytest.approx(seen["kl"][1], rel=1e-3) and seen["kl"][0] > 0
     # Two steps of AdamW at 1e-3 move a weight by up to 2e-3.
     assert seen["moved"] > 1e-3 > 100 * seen["apart"]
+    assert seen["judged"]
+    assert all(trained and norm > 0 for trained, norm in list(seen["parts"].values())[:3])

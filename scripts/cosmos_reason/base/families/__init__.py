@@ -17,6 +17,9 @@ from cosmos_reason.base.families.layout import Layout
 
 __all__ = ["DEFAULT", "FAMILIES", "PUBLISHED", "Family", "Geometry", "Layout"]
 
+# The parts of a model, in every family.
+PARTS = (TEXT, TOWER, MERGER, ADAPTERS) = ("text", "tower", "merger", "adapters")
+
 # What a model is taken for whose name and folder tell nothing.
 DEFAULT = qwen3_vl.FAMILY
 FAMILIES = {one.model_type: one for one in (DEFAULT, qwen2_5_vl.FAMILY, cosmos3_edge.FAMILY)}
@@ -56,3 +59,12 @@ def by_name(name: str) -> str | None:
         if word in name.lower():
             return model_type
     return None
+
+
+def part_of(name: str) -> str:
+    """Return the part of a model that a parameter is of, by its name in the class."""
+    if "lora_" in name:
+        return ADAPTERS
+    if "merger" in name or "projector" in name:
+        return MERGER
+    return TOWER if "visual." in name else TEXT

@@ -91,6 +91,12 @@ class Family:
         return not (self.names_repeat and is_of_tower) or names_tower
 
     @property
+    def token_pixels(self) -> int:
+        """Return the pixels of a clip, over its frames, that one vision token covers: four patches
+        of each of its frames."""
+        return 4 * self.patch**2 * self.frames_per_token
+
+    @property
     def linear_layers(self) -> list[str]:
         """Return the names of all linear layers; of layers in a list the first stands for all."""
         return ["lm_head", *self.decoder_layers, *_names(self.vision_linears)]

@@ -18,7 +18,7 @@ from cosmos_reason.engine.cosmos_rl import watching
 from cosmos_reason.evaluation import rewards
 from cosmos_reason.spec.keys import SHARED
 
-CONTROLLER, ROLLOUT = "Controller", "Rollout"
+CONTROLLER, POLICY, ROLLOUT = "Controller", "Policy", "Rollout"
 # Of a replica: its launcher then ends the other processes too (0.4.7 means broken transport by it).
 ENDS_ALL = 86
 
@@ -55,6 +55,10 @@ def run() -> None:
                 say(f"patch: {cosmos_rl_patches.share_gpu()}")
             return found
 
+        if os.environ.get("COSMOS_ROLE") == POLICY:
+            for patch in (cosmos_rl_patches.judge_first_update, cosmos_rl_patches.carry_settings):
+                if done := patch():
+                    say(f"patch: {done}")
         if is_rollout:
             say(f"patch: {cosmos_rl_patches.tell_groups(rollouts)}")
         pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}

@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosmos_reason.engine.cosmos_rl.watching import Rollouts
 
 from cosmos_reason.base.families import DEFAULT
+from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure
+from cosmos_reason.checkpoints import training_settings
 
 ONE_NODE = "COSMOS_REASON_ONE_NODE"  # set to 1 by launch_job: all processes run on this machine
 # Bytes that vllm takes beside what torch gives it, at the most: CUDA's, NCCL's and attention's. A
@@ -244,6 +247,62 @@ def share_gpu() -> str:
 
     gpu_worker.memory_profiling = profiled
     return "vllm counts its own memory on the GPU that it shares, not the policy's"
+
+
+def judge_first_update() -> str:
+    """Let each policy look at its gradients before its first optimizer steps, and end the job where
+    a part that is trained has none, or a frozen one has some."""
+    from cosmos_rl.policy.trainer.llm_trainer.grpo_trainer import GRPOTrainer
+    from cosmos_rl.policy.trainer.llm_trainer.sft_trainer import SFTTrainer
+
+    from cosmos_reason.engine.first_update import FirstUpdate
+
+    def judged(train: Callable, may_be_flat: bool) -> Callable:
+        def step_training(self, *given, **options):
+            if not hasattr(self, "first_update"):
+                self.first_update = FirstUpdate(self.model_parts, may_be_flat)
+                official = self.optimizers.step
+
+                def step(*arguments, **named):
+                    if not self.first_update.is_done:
+                        found = self.first_update.check()
+                        if found:
+                            raise Failure(found, EXIT_CHECKS_FAILED)
+                    return official(*arguments, **named)
+
+                self.optimizers.step = step
+            return train(self, *given, **options)
+
+        return step_training
+
+    SFTTrainer.step_training = judged(SFTTrainer.step_training, may_be_flat=False)
+    GRPOTrainer.step_training = judged(GRPOTrainer.step_training, may_be_flat=True)
+    return "gradients of each part are looked at before the first optimizer step"
+
+
+def carry_settings() -> str:
+    """Write beside each export how its training showed clips. cosmos-rl copies what JSON files the
+    base has besides, and such a file of an earlier training with them."""
+    from cosmos_rl.policy.trainer.llm_trainer import llm_trainer
+
+    trainer = llm_trainer.LLMTrainer
+    export = trainer.export_safetensors
+    publish = getattr(llm_trainer, "publish_export_directory", None)
+    if publish is None:  # before 0.4.7
+        return ""
+    trained = {}
+
+    def export_safetensors(self, *given, **options):
+        trained.update(self.config.model_dump())
+        return export(self, *given, **options)
+
+    def publish_export_directory(staged, destination):
+        training_settings.write(Path(staged), trained)
+        return publish(staged, destination)
+
+    trainer.export_safetensors = export_safetensors
+    llm_trainer.publish_export_directory = publish_export_directory
+    return "exports carry the frames, pixels and system prompt of their training"
 
 
 def keep_redis_here() -> str:

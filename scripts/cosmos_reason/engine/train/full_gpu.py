@@ -24,7 +24,6 @@ ASKED = re.compile(r"Tried to allocate ([\d.]+) ([KMG])iB")
 UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0}  # in GiB
 FEWEST = 256  # tokens of a pass worth proposing
 STEP = 256
-TOKEN_PIXELS = 2 * 28 * 28  # pixels of a clip that make one token; of Qwen3-VL they are more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +112,8 @@ def fitting(plan: Plan, longest: int, limit: float) -> tuple[Fix, float]:
         smaller = dataclasses.replace(alone, vision_tokens=vision, tokens=tokens)
         gib = gpu_memory.total(smaller)
         if gib <= limit:
-            return Fix(changes=changes | {PIXELS: vision * TOKEN_PIXELS}), gib
+            pixels = vision * plan.geometry.family.token_pixels
+            return Fix(changes=changes | {PIXELS: pixels}), gib
     return Fix(flags={"--tuning": "lora"}) if not plan.lora_rank else Fix(), 0.0
 
 
