@@ -16,6 +16,7 @@ examples:
 import dataclasses
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,7 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import bundle, files, site
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import (
@@ -39,7 +41,7 @@ from cosmos_reason.rules import (
 )
 from cosmos_reason.rules.case import Case, of_sound_values, read_facts
 from cosmos_reason.rules.draft import TEMPLATE, Draft, for_this_line
-from cosmos_reason.spec import actions, document, names, origins
+from cosmos_reason.spec import actions, cosmos_framework, document, names, origins
 from cosmos_reason.spec.keys import RATE
 
 # Values that were chosen here, which the table shows.
@@ -63,7 +65,12 @@ def parser() -> cli.Parser:
         "-o",
         "--output",
         metavar="FILE",
-        help="spec.toml to write; spec.origins.json goes beside it",
+        help="spec.toml to write; spec.origins.json goes beside it (--export: a folder)",
+    )
+    parser.add_argument(
+        "--export",
+        choices=(cosmos_framework.NAME,),
+        help="train: write a folder that NVIDIA's other trainer reads instead (never run here)",
     )
     parser.add_argument(
         "--engine",
@@ -289,8 +296,8 @@ def check(args, draft: Draft) -> list[f.Finding]:
 
 def not_about_template(draft: Draft, found: list[f.Finding], has_parent: bool) -> list[f.Finding]:
     """Leave out findings about values that only stand in for refused ones."""
-    refused = {finding.id for finding in draft.findings}
-    if refused & {"SPEC-ACTION", "SPEC-FILE"}:
+    refused = {one.id for one in draft.findings if one.severity == f.ERROR}
+    if refused & {"SPEC-ACTION", "SPEC-FILE", cosmos_framework.ID}:
         return []
     key = draft.params["model"]
     lacks_parent = has_parent and draft.origins.get(key) == TEMPLATE
@@ -347,6 +354,8 @@ def main(args) -> cli.Outcome:
     if place:
         found = by_site(place, found)
     found = [told(one) for one in found]
+    if args.export:
+        return exported(args, draft, found)
     if not args.force:
         found += occupied(args.output, draft.files)
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
@@ -394,7 +403,9 @@ def by_site(place: site.Site, found: list[f.Finding]) -> list[f.Finding]:
 def recognise(args) -> list[f.Finding]:
     """Set the action and the engine that were not named, by the spec to start from."""
     if not args.action and args.spec:
-        args.action = actions.of_file(Path(args.spec))
+        table = document.load(Path(args.spec))
+        is_read = actions.is_of_framework(table)  # as a train spec, which is not one of its own
+        args.action = "train" if is_read else actions.of_table(table, Path(args.spec))
     refuse_usage(args)
     if args.engine:
         return []
@@ -418,7 +429,10 @@ def refuse_usage(args) -> None:
         missing = "-o FILE" if args.action else "ACTION"
         example = "scripts/build_spec.py train -o spec.toml"
         raise f.bad_input("USAGE", "build_spec.py", f"got no {missing}", example)
-    if not args.output.endswith(".toml"):
+    if args.export and args.action != "train":
+        message = f"got it for {actions.a_spec(args.action)}, expected it for train"
+        raise f.bad_input("USAGE", "--export", message, "drop --export")
+    if not args.export and not args.output.endswith(".toml"):
         message = f"got {args.output!r}, expected a file name that ends in .toml"
         raise f.bad_input("USAGE", "--output", message, f"-o {shlex.quote(args.output + '.toml')}")
     if args.fix and not args.spec:
@@ -454,6 +468,38 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
         text += f": {in_words.size_of_training(case)}"
     text += f"\n{in_words.table(case)}"
     return cli.Outcome(result, found, text, following(args, case, found, count), named=IN_TABLE)
+
+
+def exported(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
+    """Write the folder that cosmos-framework trains from."""
+    from cosmos_reason.spec import cosmos_framework_export as export
+
+    output = Path(args.output)
+    if output.exists() and not args.force and not (output / export.MODULE).is_file():
+        message = "got a folder or file that build_spec did not write, expected a new name"
+        found.append(f.error("SPEC-OUTPUT", str(output), message, "--force"))
+    if not f.has_errors(found):
+        case = Case("train", args.engine, draft.spec, drafted=draft.files)
+        model = document.get(draft.spec, draft.params["model"])
+        family = model_names.known_family(model)
+        is_theirs = family.elsewhere == cosmos_framework.NAME
+        is_known = family.title in model and (is_theirs or family is DEFAULT)
+        found += export.check(draft.spec, case.steps, case.save_interval, is_known)
+    if f.has_errors(found):
+        return cli.Outcome({"spec": None}, found, "nothing written")
+    tables = export.toml(draft.spec, case.steps, case.save_interval, is_theirs)
+    here = str(output.resolve())
+    with files.whole_folder(output) as folder:
+        for path, records in draft.files.items():
+            files.write_json(Path(path), records)
+        document.dump(draft.spec, folder / export.SPEC, "train", engine=args.engine)
+        document.dump(tables, folder / export.TOML)
+        module = Path(__file__).parent / "in_container" / export.MODULE
+        shutil.copyfile(module, folder / export.MODULE)
+        text = export.readme(here, str(Path(__file__).resolve().parent), case.ranks)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+    text = f"wrote {output} for {cosmos_framework.NAME} (rendered, never run): README.md says how"
+    return cli.Outcome({"export": str(output), "steps": case.steps}, found, text)
 
 
 def laid_out_for(args, case: Case) -> int | None:

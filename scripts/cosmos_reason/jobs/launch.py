@@ -444,6 +444,8 @@ def _takes_images_of_nvidia(launch: Launch) -> bool:
 
 def _image_findings(launch: Launch) -> list[Finding]:
     """Return what the spec, as it was written, and the environment ask of NVIDIA's image."""
+    if launch.image and (refused := images.of_framework(launch.image)):
+        return refused
     if not _takes_images_of_nvidia(launch):
         return []
     image = launch.image or images.default(launch.engine)

@@ -16,10 +16,17 @@ from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.draft import LORA, Draft
+from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.resuming import differences
-from cosmos_reason.spec import actions, document, flat_configs, images, origins
+from cosmos_reason.spec import (
+    actions,
+    cosmos_framework,
+    document,
+    flat_configs,
+    images,
+    origins,
+)
 from cosmos_reason.spec.values import shown
 
 STEP = re.compile(r"(?:step|epoch)_\d+")
@@ -40,6 +47,18 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
         said = dict.fromkeys(asked, "") | draft.flags
         options = {"given": draft.spec_given, "said": said, "action": draft.action}
         draft.findings.append(flat_configs.refusal(file, table, **options))
+        return
+    if draft.action == "train" and actions.is_of_framework(table):
+        said = {*asked, *draft.flags}
+        tuning = draft.flags.get("--tuning", "").removeprefix("--tuning ")
+        values, found = cosmos_framework.converted(table, file, said, tuning)
+        draft.findings += found
+        if values:
+            base, written = document.template(draft.action), {}
+            document.delete(base, draft.params["vision"])  # frames are the experiment's
+            draft.overlay(base, TEMPLATE)
+            document.set_values(written, values)
+            draft.overlay(written, file)
         return
     if draft.action == "evaluate" and "datasets" in table:
         from cosmos_reason.rules import benchmark  # imports every reader of datasets

@@ -17,7 +17,7 @@ ASKING = ("evaluate", "inference", "quantize")
 TRAINING_TABLES = {"train", "policy"}
 TABLES_OF_EVALUATION = {"dataset", "model", "vision", "evaluation", "generation", "metrics"}
 FRAMEWORK = "cosmos-framework"  # which trains in its own way
-TABLES_OF_FRAMEWORK = {"job", "model", "trainer"}
+KEYS_OF_FRAMEWORK = {"task", "experiment"}  # one of them stands in its table `job`
 HUB_DATA = "train.train_policy.dataset.name"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # action -> (key of the longest sequence, key of the room in it that what is generated needs)
@@ -66,14 +66,17 @@ def of_table(spec: dict, path: Path) -> str:
     if is_of_framework(spec):
         message = (
             f"got {a_spec(FRAMEWORK)}, which only its own trainer reads "
-            "(torchrun -m cosmos_framework.scripts.train); expected one of cosmos-rl or TAO"
+            "(torchrun -m cosmos_framework.scripts.train); expected one of cosmos-rl or TAO, which "
+            "build_spec.py train --spec FILE --train-root DIR makes of it"
         )
         raise Failure([error("SPEC-ACTION", str(path), message)], EXIT_CHECKS_FAILED)
     return of_spec(spec)
 
 
 def is_of_framework(spec: dict) -> bool:
-    return spec.keys() >= TABLES_OF_FRAMEWORK and not TRAINING_TABLES & spec.keys()
+    job = spec.get("job")
+    is_job = isinstance(job, dict) and bool(KEYS_OF_FRAMEWORK & job.keys())
+    return is_job and not TRAINING_TABLES & spec.keys()
 
 
 def other_than(action: str, spec: dict) -> str | None:

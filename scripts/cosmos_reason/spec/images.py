@@ -53,6 +53,18 @@ def _version_in(name: str) -> str | None:
     return None
 
 
+def of_framework(name: str) -> list[findings.Finding]:
+    """Return an error for an image of cosmos-framework, which no engine here runs in."""
+    if actions.FRAMEWORK not in name.lower().replace("_", "-"):
+        return []
+    message = (
+        f"got {name}, an image of {actions.FRAMEWORK}, which runs a trainer of its own and none of "
+        f"the commands of an engine here; build_spec.py train --export {actions.FRAMEWORK} writes "
+        "what it reads"
+    )
+    return [findings.error("JOB-IMAGE-FRAMEWORK", "--image", message)]
+
+
 def issue(name: str, engine: str, version: str | None) -> tuple[str, str] | None:
     """Return what is known against an image, and an image that nothing is known against."""
     images = bundle.skill_info()["images"]
