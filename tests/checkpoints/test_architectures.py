@@ -1,10 +1,14 @@
 """The tensors that an architecture is said to have, against the classes that load them."""
 
+import json
+import math
 import shutil
 
 import pytest
 import torch
+from omni_layouts import write_tensors
 from safetensors.torch import load_file, save_file
+from support import run_script
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from cosmos_reason.base.families import qwen2_5_vl
@@ -70,3 +74,75 @@ def test_an_architecture_that_is_not_known_is_not_compared():
 def test_a_model_type_that_is_no_text_is_an_error(model_type):
     (told,) = architectures.compare("x", {"model_type": model_type}, {"a": (1,)})
     assert (told.id, told.severity) == ("CKPT-CONFIG-BAD", "error")
+
+
+def change_config(folder, **values):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, **values}))
+
+
+def config_says(what, folder):
+    """Let config.json describe another model than the weights beside it."""
+    if what == "another class":
+        change_config(folder, architectures=["Qwen2_5_VLForConditionalGeneration"])
+    elif what == "a known class under another type":
+        change_config(folder, model_type="other")
+    elif what == "a model without eyes":
+        plain = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64}
+        (folder / "config.json").write_text(json.dumps(plain))
+    elif what == "other sizes":
+        text = {"vocab_size": 7, "hidden_size": 64}
+        change_config(folder, model_type="other", architectures=["Other"], text_config=text)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["another class", "a known class under another type", "a model without eyes", "other sizes"],
+)
+def test_a_config_of_another_architecture_is_refused_wherever_the_model_is_used(
+    what, model, tmp_path
+):
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    assert run_outputs.verify_model(folder) == []
+    config_says(what, folder)
+    # What evaluation, quantization and the listing ask, and what publishing does.
+    assert "CKPT-CONFIG-BAD" in {found.id for found in run_outputs.verify_model(folder)}
+    done = run_script("publish_checkpoint.py", folder, "--hub", "me/mine", "--json")
+    assert done.returncode != 0
+    assert "CKPT-CONFIG-BAD" in {one["id"] for one in json.loads(done.stdout)["findings"]}
+
+
+def adapter_of(folder, model, out_features):
+    """An adapter of the first query projection, with the base's config beside it."""
+    folder.mkdir()
+    config = json.loads((model / "config.json").read_text())
+    width = config["text_config"]["hidden_size"]
+    name = "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_{}.weight"
+    shapes = {"A": (4, width), "B": (out_features(config["text_config"]), 4)}
+    write_tensors(
+        folder / "adapter_model.safetensors",
+        {name.format(part): ("F32", shape, b"\0" * 4 * math.prod(shape))
+         for part, shape in shapes.items()},
+    )  # fmt: skip
+    settings = {"base_model_name_or_path": "nvidia/Cosmos-Reason2-2B", "r": 4, "lora_alpha": 8}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    shutil.copyfile(model / "config.json", folder / "config.json")
+    return folder
+
+
+def query_width(text):
+    return text["num_attention_heads"] * text["head_dim"]
+
+
+def test_a_config_beside_an_adapter_describes_what_it_adapts(model, tmp_path):
+    sound = adapter_of(tmp_path / "sound", model, query_width)
+    assert run_outputs.verify(sound) == []
+    other = adapter_of(tmp_path / "other", model, lambda text: query_width(text) + 8)
+    (found,) = run_outputs.verify(other)
+    assert found.id == "CKPT-ADAPTER-OTHER-BASE" and "q_proj" in found.message
+    change_config(sound, architectures=["Qwen2_5_VLForConditionalGeneration"])
+    assert [found.id for found in run_outputs.verify(sound)] == ["CKPT-CONFIG-BAD"]
+    (sound / "config.json").write_text("[]")
+    assert run_outputs.verify(sound)

@@ -52,6 +52,14 @@ class Adapter:
     pairs: dict[str, tuple[Tensor, Tensor]]
     whole: dict[str, Tensor]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (out, in) of each adapted weight, by its name."""
+        return {
+            f"{module}.weight": (half_b.shape[0], half_a.shape[1])
+            for module, (half_a, half_b) in self.pairs.items()
+        }
+
     def scale(self, module: str) -> float:
         """Return alpha / r, or alpha / sqrt(r) with use_rslora. Raises Failure for an alpha that
         gives no number."""
@@ -228,9 +236,7 @@ def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dic
 def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise Failure unless the base has a weight of the right shape and kind for all of the
     adapter."""
-    wanted = {name: tensor.shape for name, tensor in adapter.whole.items()}
-    for module, (half_a, half_b) in adapter.pairs.items():
-        wanted[f"{module}.weight"] = (half_b.shape[0], half_a.shape[1])
+    wanted = {name: tensor.shape for name, tensor in adapter.whole.items()} | adapter.shapes
     wrong = []
     dtypes = set()
     for name, shape in wanted.items():

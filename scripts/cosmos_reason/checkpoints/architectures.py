@@ -34,6 +34,11 @@ def check_config(where: str, config: Mapping) -> list[Finding]:
     if not isinstance(model_type, str) or not model_type:
         message = f"got the model_type {model_type!r} in the config, expected a non-empty string"
         return [error("CKPT-CONFIG-BAD", where, message)]
+    if other := _other_class(config):
+        message = (
+            f"the config is of {model_type}, and names the class {other}: one of them is wrong"
+        )
+        return [error("CKPT-CONFIG-BAD", where, message)]
     if model_type not in FAMILIES:
         return []
     try:
@@ -46,15 +51,33 @@ def check_config(where: str, config: Mapping) -> list[Finding]:
     return []
 
 
+def _other_class(config: Mapping) -> str:
+    """Return the class that a config names where it is not that of its model_type; '' where it
+    fits, where none is named, and where neither is known here."""
+    named = config.get("architectures")
+    if not isinstance(named, list) or not named:
+        return ""
+    model_type = config["model_type"]
+    classes = {family.model_class: one for one, family in FAMILIES.items()}
+    if model_type in FAMILIES:
+        fits = FAMILIES[model_type].model_class in named
+    else:
+        fits = not any(isinstance(one, str) and one in classes for one in named)
+    return "" if fits else str(named[0])[:80]
+
+
 def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) -> list[Finding]:
     """Return what differs between stored `shapes` and the architecture of `config`: missing, extra,
-    wrong shapes. Nothing for an architecture that is not known here.
+    wrong shapes. Of an architecture that is not known here only what no config may lack: a vision
+    part for a vision tower, and the sizes of the embedding.
 
     A loader fills a missing tensor with random numbers and says nothing, so this is checked here.
     """
     findings = check_config(where, config)
-    if findings or config["model_type"] not in FAMILIES:
+    if findings:
         return findings
+    if config["model_type"] not in FAMILIES:
+        return _compare_unknown(where, config, shapes)
     family = FAMILIES[config["model_type"]]
     shapes = {family.stored_name(name): shape for name, shape in shapes.items()}
     expected = family.expected_tensors(config)
@@ -78,4 +101,46 @@ def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) 
         )
         message = f"{len(wrong)} shapes are wrong: {some}"
         findings.append(error("CKPT-TENSOR-SHAPE", where, message, names=wrong[:1000]))
+    return findings
+
+
+def _compare_unknown(
+    where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]
+) -> list[Finding]:
+    model_type = config["model_type"]
+    tower = next((name for name in sorted(shapes) if "visual." in name), "")
+    if tower and not isinstance(config.get("vision_config"), dict):
+        message = f"the config of {model_type} describes no vision tower, and {tower} is of one"
+        return [error("CKPT-CONFIG-BAD", where, message)]
+    text = config.get("text_config", config)
+    expected = tuple(text.get(key) for key in ("vocab_size", "hidden_size"))
+    for name, shape in shapes.items():
+        is_known = all(type(size) is int for size in expected) and len(shape) == 2
+        if name.endswith("embed_tokens.weight") and is_known and shape != expected:
+            message = f"the config of {model_type} says {list(expected)} for {name} {list(shape)}"
+            return [error("CKPT-CONFIG-BAD", where, message)]
+    return []
+
+
+def compare_adapter(
+    where: str, config: Mapping, shapes: Mapping[str, tuple[int, int]]
+) -> list[Finding]:
+    """Return what is wrong with a config of the model that an adapter is for: `shapes` has (out,
+    in) of each adapted layer, by the name of its weight."""
+    findings = check_config(where, config)
+    if findings or config["model_type"] not in FAMILIES:
+        return findings
+    family = FAMILIES[config["model_type"]]
+    expected = family.expected_tensors(config)
+    wrong = []
+    for name, shape in shapes.items():
+        there = expected.get(family.stored_name(name))
+        if there is None or (len(there) == 2 and there != shape):
+            wrong.append(f"{name} {list(shape)}")
+    if wrong:
+        message = (
+            f"{len(wrong)} of {len(shapes)} adapted layers are none of the {family.title} that the "
+            f"config describes: {', '.join(wrong[:3])}"
+        )
+        findings.append(error("CKPT-ADAPTER-OTHER-BASE", where, message))
     return findings

@@ -58,21 +58,21 @@ def _quantize_record(folder: Path) -> dict | None:
 
 
 def training_spec(folder: Path) -> dict | None:
-    """Return what the file beside the weights tells, else what the checkpoint
-    `<output_dir>/<run>/safetensors/<step>` was trained with: its resume folder's cosmos_config,
-    else config.toml of the run or the output, else spec.toml of the job whose results it lies in.
-    Of a quantized model: spec.toml of the job that trained it."""
+    """Return what the checkpoint `<output_dir>/<run>/safetensors/<step>` was trained with: its
+    resume folder's cosmos_config, else what the file beside the weights tells, else config.toml of
+    the run or the output, else spec.toml of the job whose results it lies in. Of a quantized model:
+    spec.toml of the job that trained it."""
+    run = folder.parent.parent
+    saved = run / "checkpoints" / folder.name / "policy" / "cosmos_config"
+    if saved.is_file():  # surer than a file that the trainer may have copied from its base
+        return files.read_json(saved)
     told = training_settings.read(folder)
     if told is not None:
         return told
     record = _quantize_record(folder)
     if record:
         return quantized_training(folder.parent, record)
-    run = folder.parents[1]
     output_dir = run.parent
-    saved = run / "checkpoints" / folder.name / "policy" / "cosmos_config"
-    if saved.is_file():
-        return files.read_json(saved)
     written = (
         run / "config.toml",
         output_dir / "config.toml",
