@@ -22,7 +22,7 @@ from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.jobs import options
 from cosmos_reason.spec import document, names
 
-PAGES = ["SKILL.md", "README.md", "references/*.md"]
+PAGES = ["SKILL.md", "README.md", "references/*.md", "benchmarks/RESULTS.md"]
 BLOCK = re.compile(r"(<!-- make docs: ([a-z ]+) -->\n).*?(<!-- end -->)", re.S)
 
 
@@ -270,6 +270,22 @@ def flags_of(platform: str) -> str:
     return f"Flags of {platform}: {named}.\n"
 
 
+def versions() -> str:
+    """Return what the parity tests found in environments of other versions (try_versions.py)."""
+    rows = []
+    for noted in files.read_json(bundle.ROOT / "benchmarks" / "versions.json"):
+        names = ", ".join(
+            f"{name} {version}" for name, version in noted["versions"].items() if version
+        )
+        found = f"not run: {noted['not_run']}" if "not_run" in noted else ""
+        found = (
+            found
+            or f"{noted['passed']} passed, {noted['failed']} failed, {noted['skipped']} skipped"
+        )
+        rows.append([names.removeprefix("what "), found, noted["date"]])
+    return table(["versions", "parity tests", "on"], rows)
+
+
 TABLES = {
     "models": models,
     "fitting": fitting,
@@ -284,6 +300,7 @@ TABLES = {
     "former keys": former_keys,
     "hosts": hosts,
     "searched": searched,
+    "versions": versions,
 }
 
 
