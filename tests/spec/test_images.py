@@ -242,3 +242,24 @@ def test_an_editors_schema_takes_what_an_image_reads(action, version):
     validator = jsonschema.Draft202012Validator(images.schema(action, image))
     assert [one.message for one in validator.iter_errors(written)] == []
     assert list(validator.iter_errors(written | {"other": 1}))
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("vision.video_decoder", "pynvvideocodec", 3),
+        ("vision.decoder_threads", 2, 0),
+        ("vision.decoder_device", "cuda:0", -1),
+        ("vision.video_cache_size", 0, -1),
+        ("vision.dataloader_persistent_workers", True, "maybe"),
+        ("vision.dataloader_multiprocessing_context", "spawn", "thread"),
+        ("evaluation.barrier_timeout_seconds", 60, 0),
+    ],
+)
+def test_settings_of_the_image_are_held_to_their_kind(key, good, bad):
+    spec = document.template("evaluate")
+    document.set_value(spec, key, good)
+    assert key not in {found.where for found in validation.validate("evaluate", spec)}
+    document.set_value(spec, key, bad)
+    wrong = [found for found in validation.validate("evaluate", spec) if found.where == key]
+    assert [found.id for found in wrong] == ["SPEC-VALUE"] and str(bad) in wrong[0].message

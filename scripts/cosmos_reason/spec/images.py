@@ -128,7 +128,15 @@ def schema(action: str, image: dict) -> dict:
 
 def passed_on(action: str) -> set[str]:
     """Return the keys of all images that we have no word for."""
-    return {key for rules in _rules(action) for key in rules.get("adds", ())}
+    return set(settings(action))
+
+
+def settings(action: str) -> dict[str, dict]:
+    """Return the same keys with the JSON Schema that their values are held to."""
+    found: dict[str, dict] = {}
+    for rules in _rules(action):
+        found |= rules.get("adds", {})
+    return found
 
 
 def _known(action: str) -> set[str]:

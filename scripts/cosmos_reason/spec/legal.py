@@ -105,6 +105,11 @@ def meant(action: str, key: str, value):
     return document.MISSING
 
 
+def fits(action: str, schema: dict, value) -> bool:
+    """Return whether a value is legal by a schema that is not the action's own."""
+    return validator(action).evolve(schema=schema).is_valid(value)
+
+
 def is_trainers_own(action: str, key: str, value) -> bool:
     """Return whether cosmos-rl 0.4.7, a version before it, or an image of NVIDIA's has what no
     schema here describes: a key, an empty table, a value, or one for each part of the model."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.spec import actions, document, flat_configs, legal, names
+from cosmos_reason.spec import actions, document, flat_configs, images, legal, names
 from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
 from cosmos_reason.spec.values import expected, shown
 
@@ -45,6 +45,13 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
             message += f"take names of {LONGEST_NAME} and paths of {LONGEST_PATH}"
             found[key] = findings.error("SPEC-VALUE", key, message)
             document.delete(rest, key)
+    settings = images.settings(action)
+    for key, schema in settings.items():
+        value = document.get(rest, key, document.MISSING)
+        if value is not document.MISSING and not legal.fits(action, schema, value):
+            message = f"got {shown(value)}, expected {expected(schema)} for NVIDIA's image"
+            found[key] = findings.error("SPEC-VALUE", key, message)
+            document.delete(rest, key)
     unchecked = trainers_own(action, rest)
     for key in unchecked:
         document.delete(rest, key)
@@ -57,7 +64,10 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         for finding in _explained(action, rest, problem):
             found.setdefault(finding.where, finding)
     found |= names.below_custom(action, rest)
-    found = {finding.where: finding for finding in _passed_on(unchecked)} | found
+    found = {
+        finding.where: finding
+        for finding in _passed_on([key for key in unchecked if key not in settings])
+    } | found
     return _without_those_that_a_renaming_brings(found)
 
 
