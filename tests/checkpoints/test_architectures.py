@@ -1,12 +1,11 @@
 """The tensors that an architecture is said to have, against the classes that load them."""
 
 import json
-import math
 import shutil
 
 import pytest
 import torch
-from omni_layouts import write_tensors
+from run_folders import RUN, add_adapter, halves_of, write_halves
 from safetensors.torch import load_file, save_file
 from support import run_script
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -114,32 +113,21 @@ def test_a_config_of_another_architecture_is_refused_wherever_the_model_is_used(
     assert "CKPT-CONFIG-BAD" in {one["id"] for one in json.loads(done.stdout)["findings"]}
 
 
-def adapter_of(folder, model, out_features):
-    """An adapter of the first query projection, with the base's config beside it."""
-    folder.mkdir()
-    config = json.loads((model / "config.json").read_text())
-    width = config["text_config"]["hidden_size"]
-    name = "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_{}.weight"
-    shapes = {"A": (4, width), "B": (out_features(config["text_config"]), 4)}
-    write_tensors(
-        folder / "adapter_model.safetensors",
-        {name.format(part): ("F32", shape, b"\0" * 4 * math.prod(shape))
-         for part, shape in shapes.items()},
-    )  # fmt: skip
-    settings = {"base_model_name_or_path": "nvidia/Cosmos-Reason2-2B", "r": 4, "lora_alpha": 8}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
+def adapter_of(folder, model, more=0):
+    """An adapter of the first query projection, with the base's config beside it; its output is
+    wider by `more`."""
+    add_adapter(folder / RUN, "step_1", "nvidia/Cosmos-Reason2-2B")
+    folder = folder / RUN / "safetensors" / "step_1"
+    sizes = halves_of(model)
+    write_halves(folder, outs=sizes["outs"] + more, ins=sizes["ins"])
     shutil.copyfile(model / "config.json", folder / "config.json")
     return folder
 
 
-def query_width(text):
-    return text["num_attention_heads"] * text["head_dim"]
-
-
 def test_a_config_beside_an_adapter_describes_what_it_adapts(model, tmp_path):
-    sound = adapter_of(tmp_path / "sound", model, query_width)
+    sound = adapter_of(tmp_path / "sound", model)
     assert run_outputs.verify(sound) == []
-    other = adapter_of(tmp_path / "other", model, lambda text: query_width(text) + 8)
+    other = adapter_of(tmp_path / "other", model, more=8)
     (found,) = run_outputs.verify(other)
     assert found.id == "CKPT-ADAPTER-OTHER-BASE" and "q_proj" in found.message
     change_config(sound, architectures=["Qwen2_5_VLForConditionalGeneration"])

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from run_folders import RUN, add_adapter, add_step, said
+from run_folders import RUN, add_adapter, add_step, halves_of, said, write_halves
 
 from cosmos_reason.checkpoints import run_outputs, safetensors_files
 
@@ -100,6 +100,7 @@ def test_adapters(tmp_path, model):
 
 def test_weights_of_a_model_beside_an_adapter(tmp_path, model):
     folder = add_adapter(tmp_path / RUN, "step_1", model)
+    write_halves(folder, **halves_of(model))
     shutil.copytree(model, folder, dirs_exist_ok=True)
     assert [finding.id for finding in run_outputs.verify(folder)] == ["CKPT-WEIGHTS-TWICE"]
 
@@ -107,6 +108,7 @@ def test_weights_of_a_model_beside_an_adapter(tmp_path, model):
 def test_what_cosmos_rl_copies_beside_an_adapter_is_no_second_model(tmp_path, model):
     """It copies the JSON files of the base, the index of its shards among them."""
     folder = add_adapter(tmp_path / RUN, "step_1", model)
+    write_halves(folder, **halves_of(model))
     for path in model.glob("*.json"):
         shutil.copyfile(path, folder / path.name)
     assert (folder / safetensors_files.INDEX_NAME).is_file()

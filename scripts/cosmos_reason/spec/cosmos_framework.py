@@ -14,7 +14,7 @@ from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import document
-from cosmos_reason.spec.keys import BATCH
+from cosmos_reason.spec.keys import BATCH, RATE
 
 ID = "SPEC-FRAMEWORK"
 NAME = "cosmos-framework"
@@ -27,7 +27,7 @@ MOST_EPOCHS = 10_000  # of the schema; max_iter ends the run before
 FREEZE, TRAINABLE = "policy.freeze_pattern", "policy.trainable_pattern"
 # Their key -> ours of one meaning. Without one of these the experiment decides.
 ASKED = {
-    "optimizer.lr": "train.optm_lr",
+    "optimizer.lr": RATE,
     "optimizer.betas": "train.optm_betas",
     "optimizer.weight_decay": "train.optm_weight_decay",
     "scheduler.warm_up_steps": "train.optm_warmup_steps",
@@ -133,7 +133,7 @@ def _values(
         for key, value in theirs.items()
         if key.startswith("scheduler.") and isinstance(value, list) and len(value) != 1
     ]
-    if _only(theirs.get("scheduler.f_max", 1.0)) != 1.0 and "train.optm_lr" not in said:
+    if _only(theirs.get("scheduler.f_max", 1.0)) != 1.0 and RATE not in said:
         absent.append("--set train.optm_lr=VALUE (scheduler.f_max multiplies it)")
     _take_batch(theirs, said, values, absent)
     _take_layout(theirs, said, values, absent)

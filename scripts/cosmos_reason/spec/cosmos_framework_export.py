@@ -26,7 +26,7 @@ from cosmos_reason.spec.cosmos_framework import (
     TRAINABLE,
     VLM,
 )
-from cosmos_reason.spec.keys import BATCH
+from cosmos_reason.spec.keys import BATCH, DROP_LAST, TRAIN_ANNOTATIONS
 
 EXPERIMENT = "cosmos_reason"  # as in_container/framework_experiment.py registers it
 SPEC, TOML, MODULE = "spec.toml", "train.toml", "framework_experiment.py"
@@ -43,7 +43,7 @@ READ_BESIDE = (
 WRITTEN = {
     BATCH, MINI_BATCH, MODEL, SHARDS, REPLICAS, STEPS, DECAY, "train.epoch", "train.compile",
     "policy.model_gradient_checkpointing", "train.train_policy.type", "logging.logger",
-    "train.train_policy.dataloader_drop_last", "train.ckpt.enable_checkpoint",
+    DROP_LAST, "train.ckpt.enable_checkpoint",
     "train.ckpt.save_freq_in_epoch", "train.ckpt.export_safetensors", "train.output_dir",
 }  # fmt: skip
 # Key -> the only value that the framework trains with, or as (None: absent).
@@ -99,9 +99,9 @@ def check(
             "folder, and by few names of the Hub"
         )
         found.append(findings.error(ID, MODEL, message))
-    if not document.get(spec, "custom.train_dataset.annotation_path"):
+    if not document.get(spec, TRAIN_ANNOTATIONS):
         message = "got no training data, which the exported experiment reads: --train-root DIR"
-        found.append(findings.error(ID, "custom.train_dataset.annotation_path", message))
+        found.append(findings.error(ID, TRAIN_ANNOTATIONS, message))
     left = _left_out(spec)
     if left:
         message = f"got values that {NAME} has no word for and trains without: {', '.join(left)}"

@@ -255,7 +255,7 @@ def judge_first_update() -> str:
     from cosmos_rl.policy.trainer.llm_trainer.grpo_trainer import GRPOTrainer
     from cosmos_rl.policy.trainer.llm_trainer.sft_trainer import SFTTrainer
 
-    from cosmos_reason.engine.first_update import FirstUpdate
+    from cosmos_reason.engine.cosmos_rl.first_update import FirstUpdate
 
     def judged(train: Callable, may_be_flat: bool) -> Callable:
         def step_training(self, *given, **options):

@@ -12,7 +12,7 @@ from torch import nn
 from cosmos_reason.base.families import ADAPTERS, PARTS, TEXT, part_of
 from cosmos_reason.base.findings import Finding, error, say
 
-ID = "ENGINE-GRADIENT"
+NONE, STRAY = "ENGINE-NO-GRADIENT", "ENGINE-FROZEN-GRADIENT"
 
 
 @dataclass
@@ -49,7 +49,9 @@ class FirstUpdate:
             else:
                 part.frozen += parameter.numel()
         self.waiting = {name for name, part in self.parts.items() if part.trained or part.frozen}
-        self.reached = {TEXT, ADAPTERS}
+        names = [name for name, _ in self._parameters()]
+        adapts_text = any("lora_" in name and "visual." not in name for name in names)
+        self.reached = {TEXT, ADAPTERS} if adapts_text else {TEXT}
         self.hooks = []
         for model in self.models:
             for name, module in model.named_modules():
@@ -86,13 +88,13 @@ class FirstUpdate:
                     f"got no gradient for the {part.trained:,} parameters of the {name} that are "
                     "trained: the run would leave them as they are"
                 )
-                found.append(error(ID, name, message))
+                found.append(error(NONE, name, message))
             if part.leaked:
                 message = (
                     f"got a gradient norm of {part.leaked:.4g} for parameters of the {name} that "
                     "are frozen, expected none"
                 )
-                found.append(error(ID, name, message))
+                found.append(error(STRAY, name, message))
         self.waiting -= judged
         if self.is_done:
             for hook in self.hooks:

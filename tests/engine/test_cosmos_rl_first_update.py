@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from cosmos_reason.engine.first_update import ID, FirstUpdate
+from cosmos_reason.engine.cosmos_rl.first_update import NONE, STRAY, FirstUpdate
 
 
 class Tiny(nn.Module):
@@ -65,7 +65,7 @@ def test_a_trained_part_without_gradient_ends_the_run():
     for parameter in model.visual.merger.parameters():
         parameter.grad = None
     (found,) = first.check()
-    assert (found.id, found.where, found.severity) == (ID, "merger", "error")
+    assert (found.id, found.where, found.severity) == (NONE, "merger", "error")
     assert "20 parameters" in found.message
 
 
@@ -76,7 +76,7 @@ def test_a_frozen_part_with_a_gradient_ends_the_run():
     first, _ = gate(model)
     model(WORDS, PIXELS)
     (found,) = first.check()
-    assert found.where == "tower" and "frozen" in found.message
+    assert (found.id, found.where) == (STRAY, "tower") and "frozen" in found.message
 
 
 def test_the_tower_is_judged_when_records_have_clips():
