@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
-from cosmos_reason.demo import clips, tiny_omni
+from cosmos_reason.demo import clips, tiny_edge, tiny_omni
 
 SEED = 3
 RUN = "20260101120000"
@@ -83,6 +83,11 @@ def omni_checkpoint(root: Path) -> None:
         SEED,
         [text for pair in asked.values() for text in pair],
     )
+
+
+def edge_checkpoint(root: Path) -> None:
+    """The published layout of Cosmos3-Edge, small."""
+    tiny_edge.build(root / "checkpoints" / "Cosmos3-Edge", seed=5, text="Which way? left right")
 
 
 def model(root: Path) -> None:

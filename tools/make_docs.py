@@ -277,11 +277,13 @@ def versions() -> str:
         names = ", ".join(
             f"{name} {version}" for name, version in noted["versions"].items() if version
         )
-        found = f"not run: {noted['not_run']}" if "not_run" in noted else ""
-        found = (
-            found
-            or f"{noted['passed']} passed, {noted['failed']} failed, {noted['skipped']} skipped"
-        )
+        if "not_run" in noted:
+            found = f"not run: {noted['not_run']}"
+        elif "found" in noted:
+            found = noted["found"]
+        else:
+            counts = ("passed", "failed", "skipped")
+            found = ", ".join(f"{noted[count]} {count}" for count in counts)
         rows.append([names.removeprefix("what "), found, noted["date"]])
     return table(["versions", "parity tests", "on"], rows)
 
