@@ -17,6 +17,8 @@ from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.demo.tiny_parts import (
     STD,
     VOCABULARY,
+    generation_config,
+    media_tokens,
     total_size,
     vocab_size,
     write_shards,
@@ -133,15 +135,12 @@ def config_of(ids: dict[str, int]) -> dict:
         "allow_patterns_overrides": ["*/*.safetensors"],
         "architectures": [FAMILY.model_class],
         "dtype": "bfloat16",
-        "image_token_id": ids["<|image_pad|>"],
+        **media_tokens(ids),
         "model_type": FAMILY.model_type,
         "projector_hidden_size": PROJECTOR,
         "text_config": TEXT | own,
         "tie_word_embeddings": False,
-        "video_token_id": ids["<|video_pad|>"],
         "vision_config": VISION,
-        "vision_end_token_id": ids["<|vision_end|>"],
-        "vision_start_token_id": ids["<|vision_start|>"],
     }
 
 
@@ -154,18 +153,12 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
         "size": dict(zip(("shortest_edge", "longest_edge"), FAMILY.clip_pixels, strict=True)),
         "video_processor_type": "Cosmos3EdgeVideoProcessor",
     }
-    generation = {
-        "bos_token_id": ids["<|endoftext|>"],
-        "do_sample": False,
-        "eos_token_id": ids["<|im_end|>"],
-        "pad_token_id": ids["<|endoftext|>"],
-    }
     for name, value in {
         "config.json": config,
         "model_index.json": {"_class_name": "Cosmos3OmniPipeline"},
         "preprocessor_config.json": _PROCESSOR | image,
         "video_preprocessor_config.json": _PROCESSOR | video,
-        "generation_config.json": generation,
+        "generation_config.json": generation_config(ids, "<|im_end|>"),
         "scheduler/scheduler_config.json": {"_class_name": "UniPCMultistepScheduler"},
         "transformer/config.json": {"num_layers": TEXT["num_hidden_layers"]},
     }.items():

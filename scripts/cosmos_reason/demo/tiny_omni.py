@@ -17,6 +17,8 @@ from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.demo.tiny_parts import (
     STD,
     VOCABULARY,
+    generation_config,
+    media_tokens,
     total_size,
     vocab_size,
     write_shards,
@@ -126,7 +128,7 @@ def _config(ids: dict[str, int]) -> dict:
     return {
         "allow_patterns_overrides": ["*/*.safetensors"],
         "architectures": ["Cosmos3ForConditionalGeneration"],
-        "image_token_id": ids["<|image_pad|>"],
+        **media_tokens(ids),
         "model": {
             "_target": "omni_mot_model",
             "config": {"vlm_config": {"tie_word_embeddings": False}},
@@ -134,10 +136,7 @@ def _config(ids: dict[str, int]) -> dict:
         "model_type": "cosmos3_omni",
         "text_config": TEXT | own,
         "tie_word_embeddings": False,
-        "video_token_id": ids["<|video_pad|>"],
         "vision_config": VISION,
-        "vision_end_token_id": ids["<|vision_end|>"],
-        "vision_start_token_id": ids["<|vision_start|>"],
     }
 
 
@@ -154,19 +153,13 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
         "size": {"longest_edge": 25165824, "shortest_edge": 4096},
         "video_processor_type": "Qwen3VLVideoProcessor",
     }
-    generation = {
-        "bos_token_id": ids["<|endoftext|>"],
-        "do_sample": False,
-        "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
-        "pad_token_id": ids["<|endoftext|>"],
-    }
     for name, value in {
         "config.json": config,
         "model_index.json": pipeline,
         "checkpoint.json": {"experiment": "demo"},
         "preprocessor_config.json": _PROCESSOR | image,
         "video_preprocessor_config.json": _PROCESSOR | video,
-        "generation_config.json": generation,
+        "generation_config.json": generation_config(ids),
         "chat_template.json": {"chat_template": CHAT_TEMPLATE},
         "scheduler/scheduler_config.json": {"_class_name": "UniPCMultistepScheduler"},
         "transformer/config.json": {

@@ -93,6 +93,28 @@ def write_tokenizer(
     return ids
 
 
+def generation_config(ids: dict[str, int], *ends: str) -> dict:
+    """Return a generation_config.json that answers without chance and ends with one of `ends`, by
+    default the end of a turn or of a text."""
+    stops = [ids[token] for token in ends or ("<|im_end|>", "<|endoftext|>")]
+    return {
+        "bos_token_id": ids["<|endoftext|>"],
+        "do_sample": False,
+        "eos_token_id": stops[0] if len(stops) == 1 else stops,
+        "pad_token_id": ids["<|endoftext|>"],
+    }
+
+
+def media_tokens(ids: dict[str, int]) -> dict[str, int]:
+    """Return what a config.json says of the tokens that stand for media."""
+    return {
+        "image_token_id": ids["<|image_pad|>"],
+        "video_token_id": ids["<|video_pad|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+    }
+
+
 def vocab_size(ids: dict[str, int]) -> int:
     """Return the rows of the embedding: the tokens, rounded up to a multiple of 64 as published
     models have it. vLLM pads to that, and GRPO then copies the policy's rows into vLLM's."""

@@ -11,6 +11,8 @@ from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.demo.tiny_parts import (
     STD,
     VOCABULARY,
+    generation_config,
+    media_tokens,
     total_size,
     vocab_size,
     write_shards,
@@ -96,11 +98,8 @@ def _config(ids: dict[str, int]) -> dict:
         "vocab_size": vocab_size(ids),
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
-        "image_token_id": ids["<|image_pad|>"],
-        "video_token_id": ids["<|video_pad|>"],
+        **media_tokens(ids),
         "vision_token_id": ids["<|vision_pad|>"],
-        "vision_start_token_id": ids["<|vision_start|>"],
-        "vision_end_token_id": ids["<|vision_end|>"],
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
         "vision_config": VISION,
@@ -119,17 +118,11 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
         "processor_class": FAMILY.processor_class,
         "temporal_patch_size": VISION["temporal_patch_size"],
     }
-    generation = {
-        "bos_token_id": ids["<|endoftext|>"],
-        "do_sample": False,
-        "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
-        "pad_token_id": ids["<|endoftext|>"],
-    }
     tokenizer_config = read_json(work / "tokenizer_config.json")
     for name, value in {
         "config.json": config,
         "preprocessor_config.json": processor,
-        "generation_config.json": generation,
+        "generation_config.json": generation_config(ids),
         "chat_template.json": {"chat_template": CHAT_TEMPLATE},
         "tokenizer_config.json": tokenizer_config | {"chat_template": CHAT_TEMPLATE},
     }.items():

@@ -212,3 +212,18 @@ def sizes(table: Mapping, *keys: str) -> list[int]:
             written = str(table[key])[:50]
             raise ValueError(f"{key} = {written!r}, expected a whole number from 1 to {most:,}")
     return [table[key] for key in keys]
+
+
+def text_sizes(config: Mapping, text: Mapping) -> dict[str, int]:
+    """Return the fields of a `Geometry` that the language model's part of a config says. Raises
+    KeyError for a config without them."""
+    head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    return {
+        "layers": text["num_hidden_layers"],
+        "hidden": text["hidden_size"],
+        "inner": text["intermediate_size"],
+        "queries": text["num_attention_heads"] * head,
+        "keys": text["num_key_value_heads"] * head,
+        "vocabulary": text["vocab_size"],
+        "tied": bool(config.get("tie_word_embeddings")),
+    }

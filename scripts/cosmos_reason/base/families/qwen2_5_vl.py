@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cosmos_reason.base.families.family import Family, Geometry, Shapes, sizes
+from cosmos_reason.base.families.family import Family, Geometry, Shapes, sizes, text_sizes
 
 # What the class of the vision tower assumes.
 VISION_DEFAULTS = {
@@ -36,16 +36,9 @@ def expected_tensors(config: Mapping) -> Shapes:
 def geometry(config: Mapping) -> Geometry:
     """Return the widths of a model. Raises KeyError or ValueError for a config without them."""
     text, vision = config.get("text_config", config), config["vision_config"]
-    head = text["hidden_size"] // text["num_attention_heads"]
     return Geometry(
         FAMILY,
-        layers=text["num_hidden_layers"],
-        hidden=text["hidden_size"],
-        inner=text["intermediate_size"],
-        queries=text["num_attention_heads"] * head,
-        keys=text["num_key_value_heads"] * head,
-        vocabulary=text["vocab_size"],
-        tied=bool(config.get("tie_word_embeddings")),
+        **text_sizes(config, text),
         vision_depth=vision["depth"],
         vision_hidden=vision["hidden_size"],
         vision_inner=vision["intermediate_size"],
