@@ -260,7 +260,8 @@ def judge_first_update() -> str:
     def judged(train: Callable, may_be_flat: bool) -> Callable:
         def step_training(self, *given, **options):
             if not hasattr(self, "first_update"):
-                self.first_update = FirstUpdate(self.model_parts, may_be_flat)
+                # The whole model: of its parts the names lack their places.
+                self.first_update = FirstUpdate([self.model], may_be_flat)
                 official = self.optimizers.step
 
                 def step(*arguments, **named):
