@@ -18,6 +18,7 @@ from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 cosmos_rl_patches.apply(lambda text: None)
 cosmos_rl_patches.judge_first_update()
+cosmos_rl_patches.carry_settings()
 import toml
 import torch.nn.functional as F
 from contextlib import nullcontext
@@ -171,6 +172,9 @@ moved = max((theirs[name] - value).abs().max().item() for name, value in start.i
 apart = max(
     (theirs[name] - value).abs().max().item() for name, value in plain.state_dict().items()
 )
+trainer.ckpt_manager, trainer.upload_thread, trainer.hf_config = None, None, trainer.model.hf_config
+trainer.export_safetensors(config.train.output_dir, "safetensors/step_2", dtype=torch.float32)
+trainer.upload_thread.join()
 print(json.dumps({
     "advantages": [[one.advantage for one in rollouts], advantages],
     "rewards": [one.reward for one in rollouts],
@@ -225,5 +229,7 @@ def test_an_update_of_the_policy_is_that_of_a_plain_computation(tiny_model, data
     assert seen["kl"][0] == pytest.approx(seen["kl"][1], rel=1e-3) and seen["kl"][0] > 0
     # Two steps of AdamW at 1e-3 move a weight by up to 2e-3.
     assert seen["moved"] > 1e-3 > 100 * seen["apart"]
+    (told,) = (tmp_path / "out").rglob("safetensors/step_2/cosmos_training.json")
+    assert json.loads(told.read_text())["custom"]["vision"]["nframes"] == 4
     assert seen["judged"]
     assert all(trained and norm > 0 for trained, norm in list(seen["parts"].values())[:3])
