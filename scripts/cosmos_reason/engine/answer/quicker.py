@@ -9,21 +9,20 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
-from cosmos_reason.engine.packing import ATTENTION, attend
+from cosmos_reason.engine.packing import ATTENTION, attend, embed_by_product
 
 
 def quicken(network) -> None:
     """Frames of all clips attend at once, not one after the other; norms are one kernel each, which
-    rounds once where transformers rounds twice; patches are embedded by a matrix product, as they
-    do not overlap; and positions are turned in half of the passes through memory."""
+    rounds once where transformers rounds twice; patches are embedded by a matrix product; and
+    positions are turned in half of the passes through memory."""
     AttentionInterface.register(ATTENTION, attend)
     network.set_attn_implementation({"vision_config": ATTENTION})
+    embed_by_product(network)
     for part in network.modules():
         kind = type(part).__name__
         if kind.endswith("RMSNorm") and hasattr(part, "variance_epsilon"):
             part.forward = partial(_norm, part)
-        if kind.endswith("VisionPatchEmbed"):
-            part.forward = partial(_embed, part)
     # transformers looks these functions up in the module of the architecture.
     architecture = sys.modules[type(network).__module__]
     architecture.apply_rotary_pos_emb_vision = turn_patches
@@ -33,13 +32,6 @@ def quicken(network) -> None:
 
 def _norm(part, hidden: torch.Tensor) -> torch.Tensor:
     return F.rms_norm(hidden, part.weight.shape, part.weight, part.variance_epsilon)
-
-
-def _embed(part, pixels: torch.Tensor) -> torch.Tensor:
-    """Embed [patches, 3 * temporal_patch * patch * patch] -> [patches, width]: the convolution
-    whose stride is its kernel."""
-    weight = part.proj.weight
-    return F.linear(pixels.to(weight.dtype), weight.flatten(1), part.proj.bias)
 
 
 def turn_patches(query, key, cos, sin) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,6 +33,7 @@ class Passes:
         options = spec["custom"]["transformers_engine"]
         base = network.get_base_model() if hasattr(network, "peft_config") else network
         packing.attend_within_records(base)
+        packing.embed_by_product(base)
         self.layers = [
             part for part in base.modules() if isinstance(part, GradientCheckpointingLayer)
         ]
