@@ -4,12 +4,16 @@ and step time. Prints one JSON line per case.
     python benchmarks/bench_engine_gpu.py models [FOLDER]   2B and 8B, LoRA and full
     python benchmarks/bench_engine_gpu.py rows [FOLDER]     8B LoRA beside a plain loop, by length
     python benchmarks/bench_engine_gpu.py beside FOLDER LENGTH...    and beside cosmos-rl
+    python benchmarks/bench_engine_gpu.py fp8 FOLDER [PART...]       and on a base in fp8
 
 `beside` needs an environment like that of `make setup-cosmos-rl`, with its programs on PATH.
 
 Geometries are those of Qwen3-VL-2B and -8B (Cosmos3-Nano's reasoner). `models` needs about 25 GB of
 disk in FOLDER, and a large GPU. In `rows` every case has its median step; `loss` and `norm` are
 those of its first step, which cases of one length share: the same records, weights and order.
+Parts of `fp8`: `products` (each product alone), `gradients` (of adapters, 2B), and HOW:LENGTH (8B,
+packed and compiled, with the GPU's time by kind of kernel of one step), where HOW is `param_dtype`,
+`fp8` or `fp8-exact` (sums in float32).
 """
 
 import gc
@@ -22,6 +26,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +44,9 @@ from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import tiny_omni
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import collate
+from cosmos_reason.engine.train import fp8, setup
 from cosmos_reason.engine.train import run as train
-from cosmos_reason.engine.train import setup
+from cosmos_reason.engine.train.trainer import Trainer
 from cosmos_reason.spec import document
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -194,6 +202,12 @@ def measure(root: Path, case: tuple) -> dict:
 # -- 8B LoRA by length, beside a plain loop ------------------------------------------------------
 
 LORA = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
+LORA_OF_GRADIENTS = LORA | {
+    "lora_dropout": 0.0,
+    "modules_to_save": None,
+    "use_rslora": False,
+    "init_lora_weights": True,
+}
 LENGTHS = {  # frames, height and width, records in a step, steps
     "850": (8, 448, 32, 7),
     "3650": (16, 672, 8, 7),
@@ -286,6 +300,7 @@ class Kept:
             self.base = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(folder))
         torch.set_default_dtype(torch.float32)
         self.wrapped = None
+        self.resets = True
         self.add_lora = models.add_lora
         models.load_model = lambda *_: self.fresh()
         models.add_lora = self.wrap
@@ -302,7 +317,8 @@ class Kept:
             part._compiled_call_impl = None
         self.base.gradient_checkpointing_disable()
         self.base.set_attn_implementation("sdpa")
-        torch._dynamo.reset()
+        if self.resets:
+            torch._dynamo.reset()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -337,12 +353,12 @@ def plain_loop(kept: Kept, root: Path, length: str) -> dict:
     return told(length, "plain loop", tokens, tokens / statistics.median(seconds[3:]))
 
 
-def engine(root: Path, length: str, options: dict) -> dict:
+def engine(root: Path, length: str, options: dict, timed: slice = slice(3, None)) -> dict:
     job = Path(tempfile.mkdtemp(dir=root))
     train.run(spec_of(root, length, options), job)
     lines = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "train/loss" in line]
-    speed = statistics.median(line["train/tokens_per_second"] for line in lines[3:])
+    speed = statistics.median(line["train/tokens_per_second"] for line in lines[timed])
     tokens = lines[-1]["train/step_seconds"] * lines[-1]["train/tokens_per_second"]
     row = told(length, options, tokens / LENGTHS[length][2], speed)
     row |= {"loss": lines[0]["train/loss"], "norm": lines[0]["train/grad_norm"]}
@@ -372,6 +388,180 @@ def rows(root: Path) -> None:
         except torch.OutOfMemoryError as problem:
             row = {"records": length, "how": options, "problem": str(problem).partition("\n")[0]}
         print(json.dumps(row), flush=True)
+
+
+# -- on a base in fp8 ----------------------------------------------------------------------------
+
+PARTS = ["products", "gradients"]
+PARTS += [f"{how}:{length}" for how in ("param_dtype", "fp8") for length in ("850", "3650", "7200")]
+SHAPES = [(4096, 4096), (4096, 1024), (4096, 12288), (12288, 4096)]  # in, out of 8B's layers
+ROWS_OF_A_PASS = 7875
+KINDS = (  # words in a kernel's name; the first that is found counts
+    ("attention", ("flash", "fmha", "attention")),
+    ("fp8 products", ("e4m3", "nvjet_qq", "nvjet_sm90_qq", "fp8")),
+    ("16-bit products", ("nvjet", "gemm", "cutlass", "xmma")),
+    ("fused by the compiler", ("triton",)),
+    ("copies", ("memcpy", "memset", "copy")),
+)
+
+
+def fp8_base(root: Path) -> None:
+    parts = sys.argv[3:] or PARTS
+    alone = {"products": products, "gradients": partial(gradients, root)}
+    for part in parts:
+        if part in alone:
+            alone[part]()
+    set_up_geometry(root / "tiny", root / "8B", "8B")
+    kept = Kept(root / "8B")
+    before = None
+    for part in parts:
+        if part in alone:
+            continue
+        how, length = part.split(":")
+        fp8.FAST = how != "fp8-exact"
+        kept.resets = how != before  # what is compiled for one length holds for the next
+        before = how
+        started = time.perf_counter()
+        options = COMPILED | {"base_precision": how.removesuffix("-exact")}
+        kinds: dict = {}
+        with profiled(LENGTHS[length][3], kinds):
+            row = engine(root, length, options, slice(3, -1))
+        row |= {"how": how, "seconds_in_all": time.perf_counter() - started}
+        print(json.dumps(row | kinds), flush=True)
+
+
+@contextmanager
+def profiled(step: int, kinds: dict):
+    """The kernels of a step, by kind."""
+    accumulate = Trainer.accumulate
+
+    def measured(trainer, samples, tokens):
+        if trainer.step != step - 1:
+            return accumulate(trainer, samples, tokens)
+        synchronize()
+        started = time.perf_counter()
+        activity = torch.profiler.ProfilerActivity
+        where = activity.CUDA if torch.cuda.is_available() else activity.CPU
+        with torch.profiler.profile(activities=[where]) as profile:
+            loss = accumulate(trainer, samples, tokens)
+            synchronize()
+        kinds["profiled_ms"] = 1e3 * (time.perf_counter() - started)
+        found = [(one.key, one.self_device_time_total / 1e3, one.count)
+                 for one in profile.key_averages()]  # fmt: skip
+        kinds["kinds_ms"] = by_kind(found)
+        found.sort(key=lambda one: -one[1])
+        kinds["kernels"] = [(name[:60], round(ms, 1), count) for name, ms, count in found[:14]]
+        return loss
+
+    Trainer.accumulate = measured
+    try:
+        yield
+    finally:
+        Trainer.accumulate = accumulate
+
+
+def by_kind(found: list[tuple[str, float, int]]) -> dict:
+    sums: dict = {}
+    for name, ms, _ in found:
+        kind = "other kernels"
+        for one, words in KINDS:
+            if any(word in name.lower() for word in words):
+                kind = one
+                break
+        sums[kind] = round(sums.get(kind, 0.0) + ms, 1)
+    return sums
+
+
+def median_ms(call) -> float:
+    for _ in range(3):
+        call()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(21)]
+    for mark in marks:
+        call()
+        mark.record()
+    synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
+
+
+def products() -> None:
+    by_rows = torch.compile(fp8.by_rows, dynamic=True)
+    turned = torch.compile(lambda weight: weight.t().contiguous(), dynamic=True)
+    for wide, high in SHAPES:
+        row = product_times(wide, high, by_rows, turned)
+        print(json.dumps({key: float(f"{value:.4g}") for key, value in row.items()}), flush=True)
+
+
+def product_times(wide: int, high: int, by_rows, turned) -> dict:
+    """Milliseconds of one product by its ways, and of what fp8 needs beside it."""
+    x = torch.randn(ROWS_OF_A_PASS, wide, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(high, wide, device="cuda", dtype=torch.bfloat16)
+    (a, own), (b, scale) = fp8.by_rows(x), fp8.by_rows(weight)
+    as_int8 = b.view(torch.int8)
+    one = torch.ones((), device="cuda")
+    dequantized = (a.double() * own) @ (b.double() * scale).t()
+
+    def product(scale_a, scale_b, fast):
+        return torch._scaled_mm(
+            a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast
+        )
+
+    row = {"in": wide, "out": high, "bfloat16": median_ms(lambda: x @ weight.t())}
+    for name, fast in (("exact", False), ("fast", True)):
+        row[f"rows, {name}"] = median_ms(partial(product, own, scale.t(), fast))
+        row[f"one scale, {name}"] = median_ms(partial(product, one, one, fast))
+        error = product(own, scale.t(), fast) - dequantized
+        row[f"error, {name}"] = (error.norm() / dequantized.norm()).item()
+    row["quantize"] = median_ms(lambda: fp8.by_rows(x))
+    row["quantize, compiled"] = median_ms(lambda: by_rows(x))
+    row["transpose"] = median_ms(lambda: b.t().contiguous())
+    row["transpose, compiled"] = median_ms(lambda: turned(b))
+    row["transpose as int8"] = median_ms(lambda: as_int8.t().contiguous())
+    row["transpose as int8, compiled"] = median_ms(lambda: turned(as_int8))
+    return row
+
+
+def gradients(root: Path) -> None:
+    """Adapters' gradients of a 2B model whose base is fp8 against those of bfloat16, and bfloat16
+    against float32: cosines, worst layer named."""
+    set_up_geometry(root / "tiny", root / "2B-config", "2B")
+    config = Qwen3VLConfig.from_pretrained(root / "2B-config")
+    found = {}
+    for how in ("float32", "bfloat16", "fp8", "fp8-exact"):
+        fp8.FAST = how != "fp8-exact"
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            network = Qwen3VLForConditionalGeneration(config)
+        network = network.to(torch.float32 if how == "float32" else torch.bfloat16)
+        network = models.add_lora(network, LORA_OF_GRADIENTS, "x").to("cuda")
+        generator = torch.Generator("cuda").manual_seed(1)
+        for part in network.parameters():
+            if part.requires_grad:
+                values = torch.randn(part.shape, generator=generator, device="cuda")
+                part.data = (0.02 * values).to(torch.float32)
+        if how.startswith("fp8"):
+            fp8.freeze(network.get_base_model().model.language_model.layers, network.device)
+        ids = torch.randint(1, 300, (1, 1024), generator=generator, device="cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=how != "float32"):
+            loss = network(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        found[how] = {
+            name: part.grad.double().flatten()
+            for name, part in network.named_parameters()
+            if part.requires_grad
+        }
+        print(json.dumps({"how": how, "loss": loss.item()}), flush=True)
+        del network, loss
+        gc.collect()
+        torch.cuda.empty_cache()
+    pairs = [("bfloat16", "float32"), ("fp8", "bfloat16"), ("fp8-exact", "bfloat16")]
+    for first, second in pairs:
+        alike = {
+            name: torch.cosine_similarity(found[first][name], found[second][name], 0).item()
+            for name in found[first]
+        }
+        worst = min(alike, key=alike.get)
+        row = {"gradients": f"{first} against {second}", "worst": worst, "cosine": alike[worst]}
+        print(json.dumps(row | {"median": statistics.median(alike.values())}), flush=True)
 
 
 # -- and beside cosmos-rl ------------------------------------------------------------------------
@@ -466,7 +656,7 @@ def set_up(root: Path) -> None:
 def main() -> None:
     root = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()).resolve()
     set_up(root)
-    {"models": every_model, "rows": rows, "beside": beside}[sys.argv[1]](root)
+    {"models": every_model, "rows": rows, "beside": beside, "fp8": fp8_base}[sys.argv[1]](root)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from cosmos_reason.estimate import gpu_memory, host_memory
 from cosmos_reason.estimate.gpu_memory import Plan
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document, validation
+from cosmos_reason.spec.keys import BASE_PRECISION
 
 QWEN3_2B = gpu_memory.geometry("nvidia/Cosmos-Reason2-2B")
 QWEN3_8B = gpu_memory.geometry("nvidia/Cosmos-Reason2-8B")
@@ -257,6 +258,16 @@ def test_the_embedded_engine_shards_all_weights_or_nothing():
     assert fix.flags == {"--gpus-per-node": 2} and gib < 54
     assert fix.changes == {}
     assert gpu_memory.cheapest_fix(alone, 60, 1, 1024)[0].flags == {"--tuning": "lora"}
+
+
+def test_a_base_in_fp8_takes_half_of_its_layers():
+    """6.47 GiB for the 6.95 billion weights of 8B's decoder layers, less what a pass needs more."""
+    adapter = {"policy__lora": {"r": 8, "lora_alpha": 16, "target_modules": list(QV)}}
+    precision = {BASE_PRECISION.replace(".", "__"): "fp8"}
+    saved = gpu_memory.total(embedded(**adapter))
+    saved -= gpu_memory.total(embedded(**adapter, **precision))
+    assert 5.5 < saved < 6.47
+    assert gpu_memory.total(embedded(**precision)) == gpu_memory.total(embedded())
 
 
 def test_a_pass_holds_the_tokens_that_it_was_told_to():

@@ -13,6 +13,8 @@ from cosmos_reason.jobs.platforms.gpus import Driver, parse_gpus
 from cosmos_reason.preflight import PreflightOptions
 from cosmos_reason.remote.machine import Answer, Host
 from cosmos_reason.rules.case import Case
+from cosmos_reason.spec import document
+from cosmos_reason.spec.keys import BASE_PRECISION
 
 EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
 
@@ -45,6 +47,19 @@ def gate(text, image="", platform="docker", needed=1, case=None, **given):
     )
     gpus, found = gates.chosen(parse_gpus(text), options)
     return {x.id: x for x in [*found, *gates.check(gpus, launch)]}
+
+
+def test_a_base_in_fp8_wants_gpus_that_multiply_in_it():
+    spec = document.template("train")
+    document.set_value(spec, BASE_PRECISION, "fp8")
+    case = Case("train", "transformers", spec, gpus_per_node=1)
+    found = gate("0, A100 80GB, 81920, 580.1, 8.0\n", case=case)["PRE-GPU-FP8"]
+    assert "sm_80" in found.message and found.fix.changes == {BASE_PRECISION: None}
+    assert "PRE-GPU-FP8" in gate("", case=case, gpu_arch=["sm_86"])
+    for text, given in (("0, L40S, 46068, 580.1, 8.9\n", {}), ("", {})):
+        assert "PRE-GPU-FP8" not in gate(text, case=case, **given)
+    plain = Case("train", "transformers", document.template("train"), gpus_per_node=1)
+    assert "PRE-GPU-FP8" not in gate("0, A100 80GB, 81920, 580.1, 8.0\n", case=plain)
 
 
 def test_every_gate_looks_at_the_chosen_gpus_only():

@@ -21,7 +21,7 @@ from cosmos_reason.base.families import FAMILIES, Geometry
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions
-from cosmos_reason.spec.keys import BATCH, TOKENS_PER_PASS
+from cosmos_reason.spec.keys import BASE_PRECISION, BATCH, TOKENS_PER_PASS
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -32,6 +32,8 @@ FROZEN_WORK, TRAINED_WORK = 4, 5
 # The same of every layer that is not recomputed. With float32 weights norms and what layers pass on
 # are float32.
 FROZEN_KEPT, TRAINED_KEPT, FLOAT32_KEPT = 2.62, 3.92, 4.7
+# Of a base in fp8, per token and number of the widest layer: what is quantized is float32 twice.
+FP8_WORK = 8
 ADAPTER_WORK, ADAPTER_KEPT = 2, 2  # per input (and, at work, output) of a layer with an adapter
 MERGER_KEPT = 8  # bytes per input of a vision merger that is trained
 ENOUGH_TOKENS = 8192  # beyond which an H100 gets no faster: records share a pass up to it
@@ -70,7 +72,8 @@ class Plan:
     """What one GPU has to hold. `tokens` and `vision_tokens` are those of the longest sample;
     `loss_tokens` how many of a sample's positions get logits; `shards` over how many GPUs the
     states are spread; `kept_layers`: those that do not recompute where the others do;
-    `accumulates`: a step takes several passes, whose gradients are added up.
+    `accumulates`: a step takes several passes, whose gradients are added up; `fp8_base`: decoder
+    layers under adapters are in 8 bits.
 
     `is_rl`: it is the policy of GRPO; `reference`: the host keeps the weights before training (as
     cosmos-rl 0.4.7 does); `rollout_share`: part of the same GPU that vllm is given, 0 where it has
@@ -98,6 +101,7 @@ class Plan:
     longest: int = 0
     kept_layers: int = 0
     accumulates: bool = True
+    fp8_base: bool = False
 
     def _hits(self, path: str) -> bool:
         """Return whether a linear layer of that name gets an adapter."""
@@ -184,6 +188,8 @@ def _states(plan: Plan) -> dict[str, float]:
     base = share * (
         ACTIVATION if frozen and not (plan.sharded_engine and plan.train) else plan.master
     )
+    if plan.fp8_base:
+        base -= plan.geometry.layers * plan.geometry.layer_parameters
     if not plan.train:
         return {"weights": base}
     if plan.lora_rank:
@@ -279,6 +285,8 @@ def _decoder_work(plan: Plan) -> float:
     sizes = plan.geometry
     work = sizes.layer_activations * (FROZEN_WORK if plan.lora_rank else TRAINED_WORK)
     work += ADAPTER_WORK * sum(wide + high for wide, high in plan.adapted)
+    if plan.fp8_base:
+        work += FP8_WORK * max(sizes.inner, sizes.queries)
     return plan.tokens * plan.batch * work
 
 
@@ -434,6 +442,7 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         rollout_share=rollout_share,
         longest=case("policy.model_max_length"),
         accumulates=_accumulates(case, tokens),
+        fp8_base=bool(lora_rank) and not case.cosmos and case(BASE_PRECISION) == "fp8",
     )
 
 

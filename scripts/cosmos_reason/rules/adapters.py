@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import ERROR, INFO
@@ -11,6 +12,7 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import MOVED, moved_to_shards
 from cosmos_reason.rules.rule import TRAINING, Rule
+from cosmos_reason.spec.keys import BASE_PRECISION
 from cosmos_reason.spec.values import shown
 
 FEATURES = "custom.transformers_engine.feature_cache_gib"
@@ -62,6 +64,11 @@ def adapters_to_be_merged(case):
     return "proj" in entries or any(name in entry for entry in entries for name in unserved)
 
 
+def has_quantized_base(case) -> bool:
+    config = Path(case.model) / "config.json"
+    return bool(model_names.read_table(config).get("quantization_config"))
+
+
 RULES = (
     # The trainer's config class takes one of the two, and ends with both.
     Rule(
@@ -74,6 +81,18 @@ RULES = (
         lambda case: not case("policy.lora") and not case(FREEZE) and not case(TRAIN)
         and case(FEATURES),
         reads=("policy.lora", FREEZE, TRAIN), fix=0,
+    ),
+    Rule(
+        "SPEC-FP8-FULL", ERROR, "train", BASE_PRECISION,
+        "a base is frozen under adapters only (--tuning lora), and all weights are trained",
+        lambda case: case(BASE_PRECISION) == "fp8" and case.is_read(BASE_PRECISION)
+        and not case("policy.lora"),
+        reads=("policy.lora",), fix=Fix(changes={BASE_PRECISION: None}),
+    ),
+    Rule(
+        "SPEC-FP8-BASE", ERROR, "train", BASE_PRECISION, "the model is quantized already",
+        lambda case: case(BASE_PRECISION) == "fp8" and has_quantized_base(case),
+        reads=("{model}",), fix=Fix(changes={BASE_PRECISION: None}),
     ),
     Rule(
         "SPEC-PATTERN-FREEZE", ERROR, TRAINING, FREEZE, "no regular expression",

@@ -203,4 +203,5 @@ def plan_of(spec: dict, folder: Path) -> gpu_memory.Plan | None:
         shards=shards.count(spec),
         sharded_engine=False,
         checkpointing=policy["model_gradient_checkpointing"],
+        fp8_base=spec["custom"]["transformers_engine"]["base_precision"] == "fp8",
     )

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 
+from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
@@ -22,7 +23,7 @@ from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import Encoder
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.samples import Samples
-from cosmos_reason.engine.train import reading, shards, wandb_run
+from cosmos_reason.engine.train import fp8, reading, shards, wandb_run
 from cosmos_reason.engine.train.features import Features
 from cosmos_reason.engine.train.passes import Passes
 from cosmos_reason.estimate import steps
@@ -92,6 +93,10 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
     if is_sharded:
         device = torch.device("cpu")
         dtype = models.precision_to_read(folder, dtype)
+    in_fp8 = spec["custom"]["transformers_engine"]["base_precision"] == "fp8"
+    if in_fp8:
+        fp8.check(read_json(folder / "config.json"), bool(lora), device)
+        device = torch.device("cpu")  # from where it goes on layer by layer
     network = models.load_model(folder, dtype, device)
     network.answer_logits = MethodType(models.answer_logits, network)
     if policy["model_gradient_checkpointing"]:
@@ -102,6 +107,9 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
         network.disable_input_require_grads()
         wrapped = models.add_lora(network, lora, policy["model_name_or_path"])
         network.disable_input_require_grads()
+        if in_fp8:
+            fp8.freeze(models.decoder_layers(network, folder), hardware.device)
+            wrapped.to(hardware.device)
         return wrapped
     models.choose_trainable(network, policy)
     return network

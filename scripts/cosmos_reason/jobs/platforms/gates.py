@@ -13,8 +13,10 @@ from cosmos_reason.jobs import nodes
 from cosmos_reason.jobs.platforms.gpus import Driver, Gpu, older
 from cosmos_reason.jobs.platforms.preflight import Preflight, PreflightOptions
 from cosmos_reason.spec import actions
+from cosmos_reason.spec.keys import BASE_PRECISION
 
 GB_PER_GIB = 1.073741824
+FP8_FROM = 89  # sm_NN of the first GPUs that multiply in 8-bit floating point
 IMAGE = "the image"  # the label of the architectures that it is built for
 
 
@@ -92,6 +94,7 @@ def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     else:
         yield from _not_compared(preflight)
     yield from _architectures(gpus, preflight.options, preflight.image)
+    yield from _without_fp8(gpus, preflight)
 
 
 def _count(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
@@ -214,6 +217,17 @@ def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> It
             yield findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message)
         else:
             yield from _not_allowed(architecture, allowlists)
+
+
+def _without_fp8(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
+    """Yield an error where the spec wants a base in fp8 of GPUs that are known not to have it."""
+    if preflight.case is None or preflight.case(BASE_PRECISION) != "fp8":
+        return
+    for architecture in preflight.options.gpu_arch or sorted({gpu.arch for gpu in gpus}):
+        if architecture and _number(architecture) < FP8_FROM:
+            message = f"got {architecture}, expected sm_{FP8_FROM} or later for a base in fp8"
+            fix = Fix(changes={BASE_PRECISION: None})
+            yield findings.error("PRE-GPU-FP8", "GPUs", message, fix)
 
 
 def _allowlists(options: PreflightOptions, image: str) -> list[tuple[str, list[str]]]:
