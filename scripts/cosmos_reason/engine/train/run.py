@@ -104,6 +104,7 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
             skipped=skipped_records(training, validation, ranks, state),
             stop=Stop(ranks),
             step=state["step"],
+            learned=tuple(state.get("learned", (0.0, 0))),
             ranks=ranks,
             features=features,
             held_out=held_out(

@@ -26,6 +26,7 @@ from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.samples import Inputs, Samples, have_media, loss_tokens
 from cosmos_reason.engine.train import checkpointing, full_gpu, setup, shards, stopping, wandb_run
 from cosmos_reason.engine.train.features import Features
+from cosmos_reason.engine.train.first_update import FirstUpdate
 from cosmos_reason.engine.train.held_out import HeldOut
 from cosmos_reason.engine.train.passes import GIB, Passes
 from cosmos_reason.engine.train.ranks import ALONE, SEEDS_APART, Ranks
@@ -63,6 +64,7 @@ class Trainer:
     leftover: Path | None = None  # the state of a stop that it went on from
     best_by: str = best_link.VAL_LOSS
     best_score: float = math.inf
+    learned: tuple[float, int] = (0.0, 0)  # loss of all steps, summed, and tokens that carried it
 
     def run(self) -> None:
         """Train from the present step to the last. Raises Failure where it has to end before: asked
@@ -109,6 +111,7 @@ class Trainer:
         train = self.spec["train"]
         parameters = self.optimizer.param_groups[0]
         skipped = self.skipped[left_out.TRAINING]
+        first_update = FirstUpdate(self.network)
         self.network.train()
         if self.step == 0 and self.schedule.validates(0):
             self.validate()
@@ -129,6 +132,9 @@ class Trainer:
             answered = self.ranks.sum(loss_tokens(samples))
             if answered:  # else all records of the batch are left out
                 loss = self.accumulate(samples, answered)
+                if first_update.parts:
+                    media = self.ranks.largest(int(have_media(samples)))
+                    first_update.judge(self.ranks, bool(media), self.step + 1)
                 largest = train["optm_grad_norm_clip"] or math.inf
                 norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest)
                 norm = shards.whole(norm).item()
@@ -141,8 +147,11 @@ class Trainer:
                     raise self.not_finite(message, self.step + 1)
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
+                total, count = self.learned
+                self.learned = total + loss * answered, count + answered
                 measured = {
                     "train/loss": loss,
+                    "train/mean_loss": self.learned[0] / self.learned[1],
                     "train/learning_rate": rate,
                     "train/grad_norm": norm,
                 }
@@ -338,6 +347,7 @@ class Trainer:
             "step": self.step,
             "total_steps": self.total_steps,
             "records": len(self.training),
+            "learned": self.learned,
             "left_out": {name: skipped.entries() for name, skipped in self.skipped.items()},
             **self.metrics.kept,
             **told,
