@@ -81,9 +81,6 @@ class Encoder:
             return blocks.permute(0, 2, 5, 3, 6, 4, 7, 8, 1).reshape(t * h * w, -1)
         return blocks.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(t * h * w, -1)
 
-    def no_patches(self) -> torch.Tensor:
-        return torch.empty(0, 3 * self.temporal_patch_size * self.patch_size**2)
-
     def placeholder(self, vision: Vision) -> str:
         """Return the text that stands for one medium."""
         t, h, w = self.sampler.grid(vision)
@@ -216,7 +213,8 @@ class Encoder:
             if of_kind:
                 grids = [self.sampler.grid(vision) for vision in of_kind]
                 shown = of_kind if has_pixels else []
-                patches = [self.no_patches(), *(self.patches(vision) for vision in shown)]
+                none = torch.empty(0, 3 * self.temporal_patch_size * self.patch_size**2)
+                patches = [none, *(self.patches(vision) for vision in shown)]
                 inputs[PIXELS_KEY[kind]] = torch.cat(patches)
                 inputs[GRID_KEY[kind]] = torch.tensor(grids)
         return inputs

@@ -93,7 +93,8 @@ class HeldOut:
                 if not batch:
                     continue
                 encoded = [inputs for _, inputs in batch]
-                answers = self._generate(answering, encoded)
+                asked = GREEDY | {"max_tokens": self.room}
+                answers = generate(answering, self.encoder.tokenizer, self.hardware, encoded, asked)
                 for (number, _), (response, _, _) in zip(batch, answers, strict=True):
                     responses[number] = self.encoder.opening(self._turns(number)) + response
         return self._graded(self.ranks.merged(responses))
@@ -117,10 +118,6 @@ class HeldOut:
             longest = length
         if waiting:
             yield waiting
-
-    def _generate(self, network, encoded: Sequence[dict]) -> list[tuple[str, bool, int]]:
-        asked = GREEDY | {"max_tokens": self.room}
-        return generate(network, self.encoder.tokenizer, self.hardware, encoded, asked)
 
     def _graded(self, responses: dict[int, str]) -> tuple[float, int]:
         if not responses:

@@ -84,7 +84,10 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
         state = ranks.agreed(
             partial(checkpointing.resume, found, network, optimizer, total, len(training))
         )
-    run_dir = ranks.by_first(partial(setup.run_folder, output_dir, train["timestamp"]))
+    name = train["timestamp"]
+    run_dir = ranks.by_first(
+        lambda: output_dir / name if name else setup.new_run_folder(output_dir)
+    )
     if job_dir and ranks.is_first:
         setup.mark_runs(job_dir, run_dir, resumed)
     log = (job_dir or run_dir) / "metrics.jsonl"

@@ -154,12 +154,6 @@ def kept_features(network, gib: float, passes: Passes) -> Features | None:
     return Features(base, gib)
 
 
-def run_folder(output_dir: Path, name: str | None) -> Path:
-    """Return the folder of this run, under the name that the spec gives, or under one of its
-    own."""
-    return output_dir / name if name else new_run_folder(output_dir)
-
-
 def new_run_folder(output_dir: Path) -> Path:
     """Return a folder named after the second, as cosmos-rl names it, that no other run has."""
     while True:

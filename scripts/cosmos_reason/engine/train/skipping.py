@@ -104,13 +104,12 @@ class Skipped:
             finding = fresh[record]
             if finding.where not in named:
                 named[finding.where] = finding
-                findings.say(findings.as_text([self._warning(step, finding)]))
+                message = (
+                    f"{finding.message} ({finding.id}, step {step}): {CONSEQUENCES[self.name]}"
+                )
+                findings.say(findings.as_text([warning(ID, finding.where, message)]))
         self.lost = lost
         return True
-
-    def _warning(self, step: int, finding: Finding) -> Finding:
-        message = f"{finding.message} ({finding.id}, step {step}): {CONSEQUENCES[self.name]}"
-        return warning(ID, finding.where, message)
 
     def _are_too_many(self, lost: dict[int, Finding]) -> bool:
         if len(lost) <= self.most:

@@ -457,7 +457,9 @@ class Trainer:
         if not is_own and self.step < self.total_steps:
             return  # nothing is written into the folder of another training
         model = run_dir / "safetensors" / name
-        is_whole = self.ranks.by_first(partial(is_whole_model, model))
+        is_whole = self.ranks.by_first(
+            lambda: model.is_dir() and not has_errors(run_outputs.verify(model))
+        )
         if is_whole or not self.exports():
             if is_own and self.ranks.is_first:
                 self.rank(run_dir, name, scores)
@@ -471,7 +473,3 @@ class Trainer:
         line = {"step": self.step, "total_steps": self.total_steps, "epoch": self.epoch}
         lost = len(self.skipped[left_out.TRAINING])
         self.metrics.write(line | {"train/skipped_records": lost})
-
-
-def is_whole_model(folder: Path) -> bool:
-    return folder.is_dir() and not has_errors(run_outputs.verify(folder))
