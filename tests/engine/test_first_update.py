@@ -74,7 +74,7 @@ def test_each_part_is_said_with_its_gradient(spec, capsys, tuning):
     }[tuning]
     run(spec, **how, train__max_num_steps=1, train__ckpt__enable_checkpoint=False)
     step, found = parts(capsys.readouterr().err)
-    expected = {"text", "vision tower", "merger"} | ({"adapters"} if tuning == "lora" else set())
+    expected = {"text", "tower", "merger"} | ({"adapters"} if tuning == "lora" else set())
     assert step == 1 and found.keys() == expected
     trained = {
         "full": expected,

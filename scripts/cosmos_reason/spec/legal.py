@@ -105,7 +105,7 @@ def meant(action: str, key: str, value):
     return document.MISSING
 
 
-def fits(action: str, schema: dict, value) -> bool:
+def takes(action: str, schema: dict, value) -> bool:
     """Return whether a value is legal by a schema that is not the action's own."""
     return validator(action).evolve(schema=schema).is_valid(value)
 

@@ -48,7 +48,7 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
     settings = images.settings(action)
     for key, schema in settings.items():
         value = document.get(rest, key, document.MISSING)
-        if value is not document.MISSING and not legal.fits(action, schema, value):
+        if value is not document.MISSING and not legal.takes(action, schema, value):
             message = f"got {shown(value)}, expected {expected(schema)} for NVIDIA's image"
             found[key] = findings.error("SPEC-VALUE", key, message)
             document.delete(rest, key)

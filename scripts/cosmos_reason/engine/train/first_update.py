@@ -5,26 +5,16 @@ from __future__ import annotations
 
 import torch
 
+from cosmos_reason.base.families import ADAPTERS, TEXT, part_of
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, error, say
 from cosmos_reason.engine.train import shards
 from cosmos_reason.engine.train.ranks import Ranks
 
-TEXT, TOWER, MERGER, ADAPTERS = "text", "vision tower", "merger", "adapters"
-OF_MEDIA = (TOWER, MERGER)  # parts that records without images and clips do not reach
-
-
-def part_of(name: str) -> str:
-    """Return the part of a model that the parameter of that name is in."""
-    if ".lora_" in name:
-        return ADAPTERS
-    if "merger" in name or ".projector." in name:
-        return MERGER
-    return TOWER if ".visual." in name else TEXT
-
 
 class FirstUpdate:
-    """Judges each part of a network once, after the first step whose records reach it. Adapters are
-    one part: of each pair one matrix begins with zeros, and the other has no gradient then."""
+    """Judges each part of a network once, after the first step whose records reach it: those
+    without images and clips reach no tower. Adapters are one part: of each pair one matrix begins
+    with zeros, and the other has no gradient then."""
 
     def __init__(self, network: torch.nn.Module):
         self.parts: dict[str, list[torch.nn.Parameter]] = {}
