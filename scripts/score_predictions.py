@@ -12,6 +12,7 @@ examples:
   scripts/score_predictions.py tuned/results.json \\
       --judge http://localhost:8000/v1 --judge-model Qwen3-VL-8B
   scripts/score_predictions.py tuned/results.json --explain clip-7
+  scripts/score_predictions.py tuned/results.json --export vlmevalkit=for_vlmevalkit
   scripts/score_predictions.py reason1_results --compat reason1
 
 Reads results.json (ours or TAO's), JSONL, outputs of `vllm run-batch` (with --annotations) and
@@ -22,6 +23,7 @@ never takes the place of one of more answered rows. Of results that were moved o
 written into the training beside them, or nowhere.
 """
 
+import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,7 @@ from cosmos_reason.checkpoints import checkpoint_metrics
 from cosmos_reason.evaluation import (
     comparison,
     evaluation_record,
+    exchange,
     grading,
     guard,
     likelihood,
@@ -111,6 +114,13 @@ def parser() -> cli.Parser:
         help="write metrics.json also beside results that no evaluation of this skill left",
     )
     parser.add_argument(
+        "--export",
+        metavar="TOOL=DIR",
+        type=export,
+        help="write questions and responses for another evaluator, a file for each type: "
+        + ", ".join(f"{tool}=DIR" for tool in exchange.TOOLS),
+    )
+    parser.add_argument(
         "--explain",
         metavar="ID",
         help="show what was read in the response of one row; writes nothing",
@@ -148,6 +158,14 @@ def threshold(text: str) -> float | str:
     return text if text == likelihood.AUTO else cli.share(text)
 
 
+def export(text: str) -> tuple[str, Path]:
+    tool, _, folder = text.partition("=")
+    if tool not in exchange.TOOLS or not folder:
+        tools = " or ".join(f"{tool}=DIR" for tool in exchange.TOOLS)
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected {tools}")
+    return tool, Path(folder)
+
+
 class Scored(NamedTuple):
     """Results that were scored: metrics.json (`run`), the evaluation.json beside them (`record`),
     what they were measured on, and what they got right."""
@@ -169,6 +187,8 @@ def main(args) -> cli.Outcome:
         return explain(args)
     options = options_of(args)
     judge = judge_of(args)
+    if args.export:
+        return export_rows(args, options)
     chooses, found = choose_threshold(args, options)
     before, problems = read_earlier(args, options, judge)
     found += problems
@@ -588,6 +608,17 @@ def change(name: str, part: dict) -> str:
         + ", by clip {:+.1%} to {:+.1%}".format(*part["difference_interval"])
         + f": {part['verdict']}"
     )
+
+
+def export_rows(args, options: grading.Options) -> cli.Outcome:
+    """Write the rows of one results file for another evaluator, and nothing else."""
+    if len(args.results) > 1:
+        message = f"it takes one results file or folder, not {len(args.results)}"
+        raise findings.bad_input("USAGE", "--export", message)
+    tool, folder = args.export
+    _, graded, found = grading.read_one(args.results[0], options)
+    written = exchange.write(graded, tool, folder)
+    return cli.Outcome({"exported": written, "rows": len(graded)}, found, "\n".join(written))
 
 
 def explain(args) -> cli.Outcome:

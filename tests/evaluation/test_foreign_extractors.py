@@ -1,13 +1,17 @@
 """The reader beside the rule-based extractors of lmms-eval and VLMEvalKit, on the labelled set."""
 
+import csv
 import json
+import random
 import subprocess
 import sys
 from string import ascii_uppercase
 
 import answer_set
+import foreign_extractors
 import oracles
 import pytest
+from scoring import row, score, write
 from support import ROOT
 
 from cosmos_reason import answers
@@ -68,3 +72,33 @@ def test_fewer_answers_are_misjudged_than_by_others(installed):
         for other in others.values():
             assert ours.accepted_wrong < other.accepted_wrong
             assert ours.misread <= other.misread
+
+
+def test_exported_choices_score_as_here_by_their_own_rules(installed, tmp_path):
+    """Answers that all of them read: VLMEvalKit reads none in <answer> tags."""
+    rng = random.Random(0)
+    question = "Which way?\n(A) turn left\n(B) turn right\n(C) go straight\n(D) stop"
+    forms = ("{}", "{}.", "({})", "The answer is {}.")
+    rows = []
+    for number in range(200):
+        gt = rng.choice("ABCD")
+        said = rng.choice(forms).format(gt if rng.random() < 0.7 else rng.choice("ABCD"))
+        rows.append(row(f"r{number}", gt, said, question=question))
+    file = write(tmp_path / "results.json", rows)
+    for tool in ("vlmevalkit", "lmms-eval"):
+        assert score(file, "--export", f"{tool}={tmp_path / tool}")[0] == 0
+    (run,) = score(file)[1]["result"]["runs"]
+    theirs = foreign_extractors.functions(installed)
+    with open(tmp_path / "vlmevalkit/mcq.tsv", newline="", encoding="utf-8") as handle:
+        table = list(csv.DictReader(handle, delimiter="\t"))
+    of_vlmevalkit = [
+        theirs["can_infer"](line["prediction"], {letter: line[letter] for letter in "ABCD"})
+        == line["answer"]
+        for line in table
+    ]
+    text = (tmp_path / "lmms-eval/mcq_samples.jsonl").read_text(encoding="utf-8")
+    of_lmms_eval = [
+        theirs["parse_multi_choice_response"](sample["filtered_resps"][0]) == sample["target"]
+        for sample in map(json.loads, text.splitlines())
+    ]
+    assert sum(of_vlmevalkit) == sum(of_lmms_eval) == run["correct"]

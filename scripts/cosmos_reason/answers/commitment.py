@@ -101,6 +101,13 @@ _PHRASE = re.compile(
     r"|\bla risposta (?:corretta )?è\b(?: la\b)?|\ba resposta (?:correta )?é\b(?: a\b)?)[ :]*",
     re.I,
 )
+# Every phrase has one of these in it. Without one the many ways to begin a phrase need not be tried
+# at each letter; where small letters are looked for, the search jumps to their first ones.
+_IN_PHRASES = re.compile(
+    "ans|opti|choi|choos|chos|letter|label|class|catego|verdict|result|conclus|predict|select|pick"
+    "|respon|output|bounding|time |final|score|rating|count|direction|distance|number|total|say"
+    "|go with|went with|happens|occurs|takes place|antwort|risposta|resposta|respuesta"
+)
 _IS_THE_ANSWER = re.compile(
     r"[)\].]? (?:is|was|would be|must be|should be) (?:the )?(?:(?:most )?(?:correct|right|best"
     r"|appropriate|suitable|likely|accurate|final) )*(?:answer|option|choice|statement|one)\b"
@@ -298,10 +305,10 @@ def _read_plain(text: str, vocabulary: Vocabulary, question: str = "") -> Readin
     found = list(_commitments(text, vocabulary, question))
     if not found:
         return Reading(None, "refusal" if REFUSAL.search(text[:400]) else "unread", text)
-    standing = [one for one in found if not _is_undone(one, text, vocabulary)]
-    meant = [one.value for one in found if not _is_void(one, text)]
-    if meant and vocabulary.one_of(meant) is None:
+    meant = [one for one in found if not _is_void(one, text)]
+    if meant and vocabulary.one_of([one.value for one in meant]) is None:
         return Reading(None, "several answers", text)
+    standing = [one for one in meant if not _is_undone(one, text, vocabulary)]
     if not standing:
         return Reading(None, "taken back", text)
     last = standing[-1]
@@ -315,6 +322,7 @@ def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[C
     last_line = text.rfind("\n") + 1
     items = _ITEM.findall(text.upper()) if isinstance(vocabulary, Options) else ()
     is_review = len(set(items)) > 1
+    lowered = text.lower() if text.isascii() else ""
     for number, (first, last) in enumerate(spans):
         # A bare answer, or a leading yes or no, stands first or opens the last line.
         if number == 0 or first == last_line:
@@ -344,7 +352,8 @@ def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[C
             end = named.end() + answer[1] if answer else 0
             if answer and _BARE_END.match(text, end):
                 yield Commitment(answer[0], "phrase", named.end(), end, first, max(end, last))
-        for phrase in _PHRASE.finditer(text, first, last):
+        has_phrase = not lowered or _IN_PHRASES.search(lowered, first, last)
+        for phrase in _PHRASE.finditer(text, first, last) if has_phrase else ():
             # "The event happens in 3 - 7 s": behind its subject
             is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
             opens_clause = is_event or _opens_clause(text, first, phrase.start())
@@ -433,8 +442,9 @@ def _is_void(one: Commitment, text: str) -> bool:
 
 
 def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
-    """Return whether a commitment is void, kept open, or taken back by what comes later."""
-    if one.form == AMID or _is_void(one, text):
+    """Return whether a commitment that is not void is kept open, or taken back by what comes
+    later."""
+    if one.form == AMID:
         return True
     before = text[one.first : one.start]
     after = text[one.end : one.last]

@@ -82,6 +82,8 @@ def outside_thinking(response: str) -> str:
 def reasoning(response: str) -> str | None:
     """Return what a response thinks before it answers, without the tags; None when it does not."""
     said = outside_thinking(response)
+    if said is response:
+        return None
     if response.endswith(said):
         thought = response[: len(response) - len(said)]
     else:  # it was said before the thought

@@ -38,19 +38,26 @@ MOST_ABOVE = 4  # JOB/results/CHECKPOINT/guard/results.json
 CUT_SHOWN = 60  # characters
 MAX_TOKENS = "generation.max_tokens"
 FEWEST_SIGNS, FEWEST_ALIKE = 3, 3  # of a response, of the rows, to call them garbage
-# Form -> how a prompt asks for it; the first one that is asked for counts.
+# Form -> (words of which one is in such a prompt, how a prompt asks for it); the first one that is
+# asked for counts.
 FORMS = {
-    "tags": r"<answer>",
-    "boxed": r"\\boxed",
-    "json": r"\bjson\b",
-    "final answer": r"final answer\b.{0,3}:",
-    "letter": r"\b(?:answer|respond|reply|choose|select|give)\b[^.\n]*\bletter\b",
-    "yes or no": r"\b(?:yes ?(?:or|/) ?no|true ?(?:or|/) ?false)\b",
-    "number": r"\b(?:with|as|only) (?:a|an|the|one)?[^.\n]{0,12}\bnumber\b",
-    "word": r"\b(?:single|one) word\b|\b(?:short|single) phrase\b|\bword or phrase\b",
+    "tags": (("<answer>",), "<answer>"),
+    "boxed": (("boxed",), r"\\boxed"),
+    "json": (("json",), r"\bjson\b"),
+    "final answer": (("final",), r"final answer\b.{0,3}:"),
+    "letter": (
+        ("letter",),
+        r"\b(?:answer|respond|reply|choose|select|give)\b[^.\n]*\bletter\b",
+    ),
+    "yes or no": (("yes", "true"), r"\b(?:yes ?(?:or|/) ?no|true ?(?:or|/) ?false)\b"),
+    "number": (("number",), r"\b(?:with|as|only) (?:a|an|the|one)?[^.\n]{0,12}\bnumber\b"),
+    "word": (
+        ("word", "phrase"),
+        r"\b(?:single|one) word\b|\b(?:short|single) phrase\b|\bword or phrase\b",
+    ),
 }
 ANY_FORM = "any"
-_FORMS = [(name, re.compile(pattern)) for name, pattern in FORMS.items()]
+_FORMS = [(name, words, re.compile(pattern)) for name, (words, pattern) in FORMS.items()]
 # task.type of an evaluate spec -> how its rows are read
 DIRECTIONS = {"its_directionality": "direction"}
 TASK_TYPES = DIRECTIONS | dict.fromkeys(("", "binary", "mcq", "text", "metropolis_sgd"), "auto")
@@ -190,9 +197,10 @@ def form_asked(question: str, adds_letter: bool = False) -> str:
     """Return the form that a prompt asks the answer in, one of FORMS or "any"; `adds_letter` says
     that the evaluation asked for the letter wherever there are options."""
     lowered = question.lower()  # quicker than patterns without case
-    for name, pattern in _FORMS:
-        if pattern.search(lowered):
-            return name
+    for name, words, pattern in _FORMS:
+        for word in words:
+            if word in lowered and pattern.search(lowered):
+                return name
     return "letter" if adds_letter and answers.options(question) else ANY_FORM
 
 

@@ -479,7 +479,10 @@ def _is_answered(question: object) -> bool:
 
 def _texts(record: dict, problems: list[str]) -> list[str | None]:
     """Return the values of FIELDS as text; what is none is noted in `problems`."""
-    values = {name: record.get(name) for name in FIELDS}
+    written = [record.get(name) for name in FIELDS]
+    if _are_plain(written):
+        return written
+    values = dict(zip(FIELDS, written, strict=True))
     for name, other_names in OTHER_NAMES.items():
         for other in other_names:
             if values[name] is not None:
@@ -526,6 +529,15 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
     if is_plain:
         return list(values.values())
     return [_text(name, value, problems) for name, value in values.items()]
+
+
+def _are_plain(written: list) -> bool:
+    """Return whether all of FIELDS but the error are ASCII texts, as in most rows: nothing else in
+    the record could take their place."""
+    try:
+        return written[-1] is None and "".join(written[:-1]).isascii()
+    except TypeError:
+        return False
 
 
 def _probabilities(given: object) -> dict[str, float] | None:

@@ -1,8 +1,12 @@
 """Asking a server that speaks OpenAI's chat completions: the one place for evaluations and the
 judge of answers.
 
-The retries are our own: httpx repeats connections only, and what repeats answers as well (the Hub's
-client) cannot be stopped in a pause nor keep a time limit for a whole answer.
+The client is our own. `openai` 3.57 was weighed: it would take the place of the attempts, about 60
+of these lines; what an answer must not be (null, thoughts alone, filtered, of another model, with
+our own key in it) is looked for here in any case. It pauses in time.sleep, which no stop ends; its
+limit of time is that of httpx, from byte to byte, so that an answer that drips never ends; and its
+import takes 0.7 s of processor and 58 MiB, of httpx 0.2 s and 28 MiB, with pydantic besides. httpx
+itself repeats connections only, and the Hub's client has the faults of openai's.
 """
 
 from __future__ import annotations
