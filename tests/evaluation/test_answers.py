@@ -55,7 +55,7 @@ def test_no_more_is_misjudged_or_unread_than_before(half):
 def test_answers_written_from_the_page_are_read_as_it_says(name):
     found = answer_set.tally_blind(answer_set.blind(name))
     assert found.accepted_wrong <= 0.005 and found.misread <= 0.003, found.differing
-    assert found.committed >= 0.95, found.differing
+    assert found.committed >= 0.99, found.differing
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,32 @@ def test_answers_written_from_the_page_are_read_as_it_says(name):
 )
 def test_an_offer_instead_of_an_answer_takes_it_back(response, answer):
     assert read("ask", "yes", response).answer == answer
+
+
+CHOICE = "Which tool?\n(A) hammer\n(B) saw\n(C) drill"
+
+
+@pytest.mark.parametrize(
+    ("question", "gt", "response", "answer"),
+    [
+        (CHOICE, "A", "✅ **Answer: A**", "A"),
+        (CHOICE, "A", "✓ A", "A"),
+        (CHOICE, "A", "✗ A", None),
+        (CHOICE, "A", "<answer>{A}</answer>", "A"),
+        (CHOICE, "B", "The only right option is B.", "B"),
+        (CHOICE, "B", "B.\nNo other tool is shown.", "B"),
+        (CHOICE, "B", "B.\nNo, C.", None),
+        ("Does it stop?", "no", "No. It slowed but never stopped.", "no"),
+        ("Does it stop?", "no", "No, but it slowed.", None),
+        ("Does it stop?", "no", "The wheels turn all the time. So, no.", "no"),
+        ("Does it stop?", "no", "The wheels turn. So no car stops.", None),
+        ("How many cars are there?", "2", "The answer is 2: one red, one blue.", "2"),
+        ("Which way does it go?", "right", "Right! Let me analyze the clip.", None),
+        ("Which way does it go?", "right", "Right! I'll review the frames.", None),
+    ],
+)
+def test_what_stands_beside_an_answer_may_undo_it(question, gt, response, answer):
+    assert read(question, gt, response).answer == answer
 
 
 def test_no_hostile_answer_is_right():

@@ -77,7 +77,7 @@ class Vocabulary:
     def whole(self, text: str) -> str | None:
         """Return the answer that a text is, and nothing else."""
         text = text.strip()
-        if text[:1] + text[-1:] in ("[]", "()"):
+        if text[:1] + text[-1:] in ("[]", "()", "{}"):
             text = text[1:-1].strip()
         found = self.begin(text)
         return found[0] if found and not text[found[1] :].strip(" .!。！)]*") else None

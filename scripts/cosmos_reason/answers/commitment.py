@@ -73,7 +73,7 @@ REFUSAL = re.compile(
 # -- the forms --
 
 _KINDS = (
-    r"(?:(?:the|my|our|your|this|final|correct|right|best|most|likely|appropriate|suitable|short"
+    r"(?:(?:the|my|our|your|this|only|final|correct|right|best|most|likely|appropriate|suitable|short"
     r"|selected|chosen|corrected|revised|updated|new|actual|overall) )*"
 )
 _NOUN = (
@@ -128,8 +128,10 @@ _SEEN_IN = (
     r" (?:video|clip|images?|frames?|footage|scene|picture)\b"
 )
 _LEAD = rf"(?:(?:{_any(_LEADING_WORDS)}|{_SEEN_IN}|所以|因此|故|我认为|应该是)[\s,:!.]*)"
-_LEADS = re.compile(rf"(?:[-*•>→=]+\s+)?{_LEAD}*", re.I)
-_CLAUSE_START = re.compile(rf"(?:^|[,:;—–，：。)]|\s-)[\s(\[【>*•-]*(?:\d+[.)] )?{_LEAD}*\Z", re.I)
+_LEADS = re.compile(rf"(?:[-*•>→=✅✔✓☑]+\s+)?{_LEAD}*", re.I)
+_CLAUSE_START = re.compile(
+    rf"(?:^|[,:;—–，：。)]|\s-)[\s(\[【>*•✅✔✓☑-]*(?:\d+[.)] )?{_LEAD}*\Z", re.I
+)
 _CONCLUDED = re.compile(r"\s*(?:so|therefore|thus|hence|所以|因此)\b[\s,:]*", re.I)
 _BARE_END = re.compile(r"[\s)\]]*(?:\Z|[.!;\n。！；]|,? *(?:because|since|as)\b)")
 _COPULA = re.compile(r" ?(?:です|でした|である|입니다)(?=\W|\Z)")  # it says no more than "is"
@@ -204,10 +206,11 @@ _CORRECTION = re.compile(
 )
 _OFFER = re.compile(
     r"\bI(?: can|['’]ll| will| would be happy to|['’]d be happy to)(?: certainly)? (?:help|assist)"
-    r"(?: you)? with (?:that|this|it)\b|\bplease (?:upload|provide|share|send|attach)\b",
+    r"(?: you)? with (?:that|this|it)\b|\bplease (?:upload|provide|share|send|attach)\b"
+    r"|\b(?:let me|I['’]ll|I will) (?:first |now )?(?:analy[sz]e|examine|review|watch|look at)\b",
     re.I,
 )
-_NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\W)", re.I)
+_NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\s*(?:[^\w\s]|\Z)|\s+(?:it|that|this|wait)\b)", re.I)
 _WRONG_LATER = re.compile(
     r"\W*(?:(?:(?:that|this|it|which|the (?:above )?answer)(?:['’]s| is| was)? )?"
     r"(?:wrong|incorrect|false|untrue|not (?:true|correct|right))\b"
@@ -330,11 +333,19 @@ def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[C
             for at in dict.fromkeys((first, start)):
                 found = _bare(text, at, vocabulary)
                 if found and not (is_review and _ITEM.match(text, max(0, first - 1))):
-                    yield Commitment(*found, first, max(found[3], last))
+                    end = max(found[3], last)
+                    # "No." may begin a sentence as an initial does: "No. 5"
+                    if isinstance(vocabulary, Truths) and text.startswith(". ", found[3]):
+                        end = found[3] + 1
+                    yield Commitment(*found, first, end)
                     break
         else:
             concluded = _CONCLUDED.match(text, first)
-            if concluded and not isinstance(vocabulary, Truths):
+            if concluded and isinstance(vocabulary, Truths):
+                value = vocabulary.whole(text[concluded.end() : last])
+                if value:
+                    yield Commitment(value, "bare", concluded.end(), last, first, last)
+            elif concluded:
                 found = _bare(text, concluded.end(), vocabulary)
                 if found:
                     yield Commitment(*found, first, max(found[3], last))

@@ -72,7 +72,7 @@ _UNIT = (
 )
 _NUMBER = re.compile(
     r"(?:(?P<prefix>US\$|[$€£¥]) ?)?"
-    rf"(?:(?P<digits>{_DIGITS})(?![\d:]|[,./]\d)(?: out of (?P<most>\d+))?"
+    rf"(?:(?P<digits>{_DIGITS})(?!\d|[:,./]\d)(?: out of (?P<most>\d+))?"
     rf"|(?P<minus>(?:minus|negative) )?(?:a (?=hundred|thousand))?"
     rf"(?P<spelled>(?:{_ENGLISH})(?:(?:[- ]| and )(?:{_ENGLISH}))*)(?![\w])"
     rf"|(?P<alone>{_ALONE})(?![\w-])"

@@ -39,12 +39,15 @@ def score(rows: Sequence[Row]) -> dict:
             by_tag[tag].append(row)
         for group in row.groups:
             by_group[group].append(row)
-    counts = confusion(rows)
+    counts_by_type = {kind: confusion(by_type[kind]) for kind in sorted(by_type)}
+    counts = Counter()
+    for of_type in counts_by_type.values():
+        counts.update(of_type)
     classes = per_class(counts)
     soft_matches = sum(row.correct or is_soft_match(row) for row in rows)
     per_type = {}
-    for kind in sorted(by_type):
-        per_type[kind] = summary(by_type[kind]) | macro(per_class(confusion(by_type[kind])))
+    for kind, of_type in counts_by_type.items():
+        per_type[kind] = summary(by_type[kind]) | macro(per_class(of_type))
     return {
         "schema_version": 1,
         **summary(rows),

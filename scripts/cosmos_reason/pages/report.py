@@ -54,6 +54,7 @@ def page(
     asked besides, `remarks` what training_remarks.beside found."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     shown = cards(gaps, before or ())
+    weighed = likelihood.measure(rows)
     text = render(
         "report.html.j2",
         with_option=with_option,
@@ -72,8 +73,8 @@ def page(
         matrices=matrices(rows),
         chart=chart(curves),
         answers_chart=chart(curves, ACCURACIES),
-        weighed=likelihood.measure(rows),
-        reliability=reliability(likelihood.measure(rows)),
+        weighed=weighed,
+        reliability=reliability(weighed),
         same_thought=metrics.template_reasoning(rows),
         remarks=[shortened(remark, 500) for remark in remarks],
         summary=summary,
