@@ -53,7 +53,8 @@ PARTS_SHOWN = 20
 IDS_COMPARED = 100_000  # to propose one for --explain
 COLUMNS = "{:>8} {:>9} {:>15} {:>10} {:>8} {:>15} {:>7}"
 TITLES = ("rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")
-LARGE_TABLES = ("per_class", "per_tag", "per_group", "confusion_matrix", "fixed_ids", "broken_ids")
+LARGE_TABLES = ("per_class", "per_tag", "per_group", "confusion_matrix")
+CHANGED_IDS = ("fixed_ids", "broken_ids")
 
 
 def parser() -> cli.Parser:
@@ -198,7 +199,9 @@ def main(args) -> cli.Outcome:
     written, problems = written_of(scored, args)
     found += problems
     runs = [one.run for one in scored]
-    result = {"runs": [brief(run) for run in runs], "written": written}
+    # A file that --save names holds all ids; what is printed stays small.
+    dropped = () if args.save and not args.json else CHANGED_IDS
+    result = {"runs": [brief(run, dropped) for run in runs], "written": written}
     lines = as_text(runs[0]) if len(runs) == 1 else as_table(runs)
     best = best_of(scored)
     if best:
@@ -451,13 +454,14 @@ def is_there(name: str) -> bool:
     return s3.is_uri(name) or Path(name).exists()
 
 
-def brief(run: dict) -> dict:
-    """Return the metrics without the tables that grow with the number of classes and tags;
-    metrics.json has them."""
+def brief(run: dict, dropped: tuple[str, ...]) -> dict:
+    """Return the metrics without the tables that grow with the number of classes and tags, and of
+    the comparison without what is `dropped`; metrics.json has them."""
     shown = {name: value for name, value in run.items() if name not in LARGE_TABLES}
     if "comparison" in run:
         pair = run["comparison"].items()
-        shown["comparison"] = {name: value for name, value in pair if name not in LARGE_TABLES}
+        kept = {name: value for name, value in pair if name not in (*LARGE_TABLES, *dropped)}
+        shown["comparison"] = kept
     return shown
 
 

@@ -50,6 +50,19 @@ def test_what_to_collect_is_ranked_by_what_it_would_gain():
     assert green["expected_gain"] == 0 and green["collect"] == 30
 
 
+def test_letters_are_not_pooled_over_questions():
+    rows = graded({"A": (3, 1), "B": (2, 2)})
+    other = "Which way?\n(A) left\n(B) right"
+    for number, said in enumerate("AAB"):
+        rows.append(Row(f"w{number}", f"w{number}", "w.mp4", other, "A", said, None))
+    grading.grade(rows)
+    colour, way = report.matrices(rows)
+    assert (colour["question"], way["question"]) == ("which colour?", "which way?")
+    assert colour["columns"] == ["green", "red"] and way["columns"] == ["left", "right"]
+    (line,) = way["lines"]
+    assert (line["label"], [cell["n"] for cell in line["cells"]]) == ("left", [2, 1])
+
+
 def test_the_report_tells_balance_change_gain_and_template(tmp_path):
     rows = graded({"A": (60, 20), "C": (0, 8)})
     pair = {"per_type": {"mcq": {"verdict": "worse (p = 0.01)"}}, "earlier_per_type": {}}

@@ -265,6 +265,10 @@ def test_types_tags_and_groups_are_compared_each_and_rows_are_named(tmp_path):
     before, after = (write(tmp_path / name / "results.json", runs[name]) for name in runs)
     _, document = score(after, "--compare", before, "--write")
     told = run_script("score_predictions.py", after, "--compare", before).stdout
+    saved = tmp_path / "saved.json"
+    run_script("score_predictions.py", after, "--compare", before, "--save", saved)
+    kept = json.loads(saved.read_text(encoding="utf-8"))["result"]["runs"][0]["comparison"]
+    assert kept["broken_ids"] == ["q0"] and len(kept["fixed_ids"]) == kept["fixed"]
     assert "\ngroup camera=1 " in told and "  group camera=1: 0.0%" in told
     shown = document["result"]["runs"][0]["comparison"]
     whole = json.loads((tmp_path / "after/metrics.json").read_text())

@@ -9,7 +9,7 @@ import math
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, SET_TYPES, final_answer, fold
@@ -118,8 +118,11 @@ def wilson(correct: int, rows: int) -> list[float]:
     return [round(max(0.0, centre - half), 6), round(min(1.0, centre + half), 6)]
 
 
-def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
-    """Return how often (expected class, given class) occurred among rows of closed types."""
+def confusion(
+    rows: Iterable[Row], named: Callable[[Row, str], str] | None = None
+) -> Counter[tuple[str, str]]:
+    """Return how often (expected class, given class) occurred among rows of closed types; `named`
+    says what a class is called."""
     counts = Counter()
     for row in rows:
         if row.type not in CLOSED_TYPES or row.expected is None:
@@ -127,12 +130,14 @@ def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
         # What is no answer gets a column of its own, so that recall counts it as a miss and no
         # class as a prediction.
         outcome = row.outcome
+        expected, given = row.expected, row.answer
         if outcome == "failed":
-            counts[row.expected, FAILED] += 1
+            given = FAILED
         elif outcome == "unparseable":
-            counts[row.expected, UNPARSEABLE] += 1
-        else:
-            counts[row.expected, row.answer] += 1
+            given = UNPARSEABLE
+        elif named:
+            given = named(row, given)
+        counts[named(row, expected) if named else expected, given] += 1
     return counts
 
 

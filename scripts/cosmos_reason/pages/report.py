@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from cosmos_reason import answers
-from cosmos_reason.evaluation import guard, likelihood, metrics
+from cosmos_reason.evaluation import gaps, guard, likelihood, metrics
 from cosmos_reason.evaluation.evaluation_record import cut_answers
 from cosmos_reason.evaluation.gaps import Gap
 from cosmos_reason.evaluation.guard import Guard
@@ -22,6 +22,7 @@ from cosmos_reason.pages.render import TEMPLATES, render, shortened
 CARDS = 48
 IMAGE_BUDGET = 3_500_000  # characters of base64; the page as a whole stays below 5 MB
 MATRIX_LABELS = 20
+QUESTIONS_MIXED = 6
 PARTS_LISTED = 20
 LISTED = 500
 # What evaluation.json says about what was asked, in the order a reader wants it.
@@ -39,7 +40,7 @@ FACTS = {
 
 def page(
     rows: Sequence[Row],
-    gaps: Sequence[Gap],
+    wrong: Sequence[Gap],
     summary: dict,
     record: dict,
     before: Sequence[Row] | None = None,
@@ -53,7 +54,7 @@ def page(
     comparison.compare, `curves` what loss_chart.read_curve read, `general` the questions that were
     asked besides, `remarks` what training_remarks.beside found."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    shown = cards(gaps, before or ())
+    shown = cards(wrong, before or ())
     weighed = likelihood.measure(rows)
     text = render(
         "report.html.j2",
@@ -79,7 +80,7 @@ def page(
         remarks=[shortened(remark, 500) for remark in remarks],
         summary=summary,
         cards=shown,
-        listed=[gap.row for gap in gaps[:LISTED]],
+        listed=[gap.row for gap in wrong[:LISTED]],
     )
     return text, len(shown)
 
@@ -181,25 +182,35 @@ def guard_table(general: Guard) -> dict:
 
 
 def matrices(rows: Sequence[Row]) -> list[dict]:
-    """Return a confusion matrix per closed type that was asked."""
+    """Return a confusion matrix per closed type that was asked; of choices one for each of the
+    QUESTIONS_MIXED questions asked most often, by the texts of its options: a letter means another
+    thing in another question."""
     tables = []
     for kind in answers.CLOSED_TYPES:
-        counts = metrics.confusion(row for row in rows if row.type == kind)
-        if counts:
-            tables.append({"type": kind, **_matrix(counts)})
+        asked = [row for row in rows if row.type == kind]
+        by_question = defaultdict(list)
+        for row in asked:
+            by_question[gaps.cluster(row.question) if kind == "mcq" else ""].append(row)
+        often = sorted(by_question, key=lambda question: len(by_question[question]), reverse=True)
+        for question in often[:QUESTIONS_MIXED]:
+            counts = metrics.confusion(by_question[question], gaps.named)
+            if counts:
+                more = {"question": question, "questions": len(by_question)}
+                tables.append({"type": kind, **more, **_matrix(counts)})
     return tables
 
 
 def _matrix(counts: dict[tuple[str, str], int]) -> dict:
     """Return columns and lines of the MATRIX_LABELS commonest expected classes, and how many there
-    are."""
+    are; where there is room, columns of what was only given, too."""
     classes = metrics.per_class(counts)
     commonest = sorted(classes, key=lambda label: classes[label]["support"], reverse=True)
     labels = sorted(commonest[:MATRIX_LABELS])
-    columns = []
-    for label in metrics.matrix(counts)["labels"]:
-        if label in labels or label in (metrics.UNPARSEABLE, metrics.FAILED):
-            columns.append(label)
+    given = metrics.matrix(counts)["labels"]
+    no_answers = (metrics.UNPARSEABLE, metrics.FAILED)
+    never_right = [label for label in given if label not in (*classes, *no_answers)]
+    shown = {*labels, *never_right[: MATRIX_LABELS - len(labels)], *no_answers}
+    columns = [label for label in given if label in shown]
     lines = []
     for label in labels:
         support = classes[label]["support"]
@@ -211,11 +222,11 @@ def _matrix(counts: dict[tuple[str, str], int]) -> dict:
     return {"columns": columns, "lines": lines, "classes": len(classes)}
 
 
-def sample(gaps: Sequence[Gap]) -> list[Gap]:
+def sample(wrong: Sequence[Gap]) -> list[Gap]:
     """Return at most CARDS gaps, taken in turn from every error type and confusion, the most
     frequent ones first."""
     groups = defaultdict(list)
-    for gap in gaps:
+    for gap in wrong:
         groups[gap.row.type, gap.error_type, gap.confusion].append(gap)
     largest_first = sorted(groups.values(), key=len, reverse=True)
     drawn = []
@@ -224,14 +235,14 @@ def sample(gaps: Sequence[Gap]) -> list[Gap]:
     return drawn[:CARDS]
 
 
-def cards(gaps: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
+def cards(wrong: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
     """Return what the page shows of the sampled gaps: the row, a filmstrip while IMAGE_BUDGET
     lasts, the earlier answer."""
     earlier_rows = {(row.id, row.question, row.gt): row for row in before}
     strips: dict[str, tuple[str, str]] = {}
     budget = IMAGE_BUDGET
     shown = []
-    for gap in sample(gaps):
+    for gap in sample(wrong):
         row = gap.row
         if gap.path not in strips:
             strips[gap.path] = filmstrip(gap.path)
