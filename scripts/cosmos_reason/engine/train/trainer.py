@@ -23,7 +23,7 @@ from cosmos_reason.checkpoints.best_link import Scores
 from cosmos_reason.engine import neighbours, packing
 from cosmos_reason.engine.encode import IGNORED
 from cosmos_reason.engine.model import DTYPES, Hardware
-from cosmos_reason.engine.samples import Inputs, Samples, have_media, loss_tokens
+from cosmos_reason.engine.samples import MEDIA_KEYS, Inputs, Samples, have_media, loss_tokens
 from cosmos_reason.engine.train import checkpointing, full_gpu, setup, shards, stopping, wandb_run
 from cosmos_reason.engine.train.features import Features
 from cosmos_reason.engine.train.first_update import FirstUpdate
@@ -269,10 +269,17 @@ class Trainer:
 
     def loss_sum(self, samples: list[Inputs]) -> torch.Tensor:
         """Return the summed cross entropy over the positions that carry loss, in one pass."""
-        batch = packing.pack(samples)
+        device = self.hardware.device
+        there = []
+        for sample in samples:
+            # Pixels are joined on the GPU: on the host that would keep it waiting.
+            pixels = {key: sample[key].to(device) for key in MEDIA_KEYS & sample.keys()}
+            there.append(sample | pixels)
+        batch = packing.pack(there)
+        del there
         for key, value in batch.items():
             if isinstance(value, torch.Tensor):
-                batch[key] = value.to(self.hardware.device, non_blocking=True)
+                batch[key] = value.to(device, non_blocking=True)
         if self.features:
             self.features.expect(batch)
         labels = batch.pop("labels")[:, 1:]
