@@ -154,7 +154,7 @@ def main(args) -> cli.Outcome:
     labels = {name: name if args.eval else args.annotations for name in parts}
     text = "\n".join(as_text(labels[name], result[name]) for name in parts)
     is_next = not args.spec and not is_for_evaluation(parts)
-    command = spec_command(parts, args.facts, meant) if is_next else ()
+    command = spec_command(parts, args.facts, meant, args.site) if is_next else ()
     return cli.Outcome(result, found, text, command)
 
 
@@ -310,11 +310,16 @@ def is_for_evaluation(parts: dict[str, survey.Survey]) -> bool:
 
 
 def spec_command(
-    parts: dict[str, survey.Survey], facts: str | None, meant: dict[str, object]
+    parts: dict[str, survey.Survey],
+    facts: str | None,
+    meant: dict[str, object],
+    place: str | None,
 ) -> tuple[str, ...]:
-    """Return what makes a training spec of these data, with the values that were meant."""
+    """Return what makes a training spec of these data, with the values that were meant, for the
+    site that was named."""
     tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
     words = ["build_spec.py", "train"]
+    words += ["--site", place] if place else []
     if sum(parts["train"].asked) < min(dataset_checks.SIZES):
         words += ["--profile", "small-dataset"]
     for name, part in parts.items():

@@ -609,7 +609,8 @@ def change(name: str, part: dict) -> str:
         )
         + f" -> {part['accuracy']:.1%} "
         + "({:.1%} - {:.1%})".format(*part["accuracy_interval"])
-        + ", by clip {:+.1%} to {:+.1%}".format(*part["difference_interval"])
+        + f", over {part['clips']} clip(s) "
+        + "{:+.1%} to {:+.1%}".format(*part["difference_interval"])
         + f": {part['verdict']}"
     )
 

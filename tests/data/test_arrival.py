@@ -88,6 +88,8 @@ def test_paths_of_a_site_are_looked_at_where_they_lie_here(data, tmp_path):
     )
     assert check("/lustre/me/data", "--site", site, "--quick", facts) == (0, {})
     assert check("/lustre/me/data", "--site", site, "--decode", "none")[0] == 0
+    done = run_script("check_dataset.py", "/lustre/me/data", "--site", site, "--json")
+    assert f"--site {site}" in json.loads(done.stdout)["next"]
     code, found = check("/lustre/other", "--site", site)
     assert code == 2 and found["DATA-ELSEWHERE"]["data"]["lines"] == [
         "paths: {/lustre/other: HERE}"

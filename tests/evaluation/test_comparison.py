@@ -324,3 +324,18 @@ def test_nothing_is_best_of_one_or_of_other_questions(tmp_path):
     assert "best" not in score(written(tmp_path / "one", only=answered(3)))[1]["result"]
     others = {"some": answered(30), "fewer": answered(20, 20)}
     assert "best" not in score(written(tmp_path / "two", **others))[1]["result"]
+
+
+def test_annotations_name_the_clips_of_rows_that_do_not(tmp_path):
+    asked = [f"v{clip}-{question}" for clip in range(2) for question in range(3)]
+    write(tmp_path / "before/results.json", [row(id, response="B", media=None) for id in asked])
+    write(tmp_path / "after/results.json", [row(id, media=None) for id in asked])
+    turns = [{"from": "human", "value": "What?\n(A) a\n(B) b"}, {"from": "gpt", "value": "A"}]
+    records = [{"id": id, "video": f"{id[:2]}.mp4", "conversations": turns} for id in asked]
+    (tmp_path / "annotations.json").write_text(json.dumps(records))
+    words = [tmp_path / "after", "--compare", tmp_path / "before"]
+    flags = ["--annotations", tmp_path / "annotations.json"]
+    clips = [
+        score(*words, *more)[1]["result"]["runs"][0]["comparison"]["clips"] for more in ([], flags)
+    ]
+    assert clips == [6, 2]

@@ -337,17 +337,20 @@ class _Table:
     def _with_truth(
         self, values: list[str | None], tags: object, groups: object
     ) -> tuple[list, object, object]:
-        """Return the values of FIELDS, the tags and the groups of a row, from the question of its
-        id where it has no ground truth."""
-        given_id, video_id, media, _, gt, response, error = values
-        truth = None if gt else self.asked.get(given_id or video_id or "")
+        """Return the values of FIELDS, the tags and the groups of a row. The question of its id
+        says what it leaves out, its ground truth and its question among that."""
+        given_id, video_id, media, question, gt, response, error = values
+        truth = self.asked.get(given_id or video_id or "")
         if truth is None:
             return values, tags, groups
-        self.takes_truths = True
         sample = truth.sample
         if sample.media:
             media = media or sample.media[0].path
-        values = [truth.id, sample.id, media, truth.text, truth.gt, response, error]
+        if gt:
+            values = [given_id, video_id, media, question, gt, response, error]
+        else:
+            self.takes_truths = True
+            values = [truth.id, sample.id, media, truth.text, truth.gt, response, error]
         return values, tags or list(sample.tags), groups or list(sample.groups)
 
     def _id(self, given_id: str | None, video_id: str | None) -> str:
