@@ -257,6 +257,18 @@ def test_events_become_questions_of_both_answers(source, events):
     assert again == splits and "BUILD-COLUMN-UNUSED" not in ids(report)
 
 
+def test_one_kind_of_event_needs_no_name_in_the_question(source, events):
+    lines = ["video,from,to,event", "a.mp4,0,1,fall", "b.mp4,0.5,1.5,Fall "]
+    flags = (*ABSENT[:6], "--question", "Does it fall?", *ABSENT[8:])
+    report, splits = build(source, lines, *flags)
+    said = [(sample.turns[0].text, sample.turns[1].text) for sample in splits["train"]]
+    asked = "Does it fall?\nAnswer yes or no."
+    assert sorted(said) == [(asked, "no")] * 2 + [(asked, "yes")] * 2
+    assert "BUILD-COLUMN-UNUSED" not in ids(report)
+    saved = source.parent / "out" / "mapping.yaml"
+    assert build(source, lines, "--mapping", saved, out="again")[1] == splits
+
+
 def test_events_in_frames_of_clips_of_several_rates(source):
     """A moment has the seconds of an event, in whole frames of its own clip."""
     lines = ["video,from,to,event"]

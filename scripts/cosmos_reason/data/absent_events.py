@@ -46,8 +46,12 @@ def asked(
         )
         raise f.bad_input("USAGE", FLAG, message)
     start, end, event = of_role["start"], of_role["end"], of_role["answer"]
-    if f"{{{event.name}}}" not in reading.question:
-        message = f"got a question without {{{event.name}}}, expected the event to be named in it"
+    events = {alike(cell_text(row.values.get(event.name))) for row in rows}
+    if f"{{{event.name}}}" not in reading.question and len(events) > 1:
+        message = (
+            f"got a question without {{{event.name}}} about {len(events)} events, expected the "
+            f"event to be named in it, as in 'Does this happen: {{{event.name}}}?'"
+        )
         raise f.bad_input("USAGE", "--question", message)
     # What is packed, on the Hub or given as pictures has no length before it is fetched: to pass it
     # over would leave its events without moments of the other answer.
@@ -113,6 +117,8 @@ def asked(
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]
     columns = tuple(one for one in reading.columns if one.role != "answer")
     columns += (Column(HAPPENS, "answer", source=FLAG),)
+    if f"{{{event.name}}}" not in reading.question:
+        columns += (Column(event.name, "ignore", source=FLAG),)
     saved = reading.saved and tuple(one for one in reading.saved if one.role != "answer")
     return [*happening, *made], splits, replace(reading, columns=columns, saved=saved, absent=0.0)
 
