@@ -30,7 +30,7 @@ def found(action, engine="tao", gpus=None, nodes=1, facts=None, launch=False, **
 MODEL_KEYS = {"train": "policy__model_name_or_path", "evaluate": "model__model_name"}
 NEEDS_A_FOLDER = {
     "SPEC-MODEL-OMNI-LOCAL", "SPEC-MODEL-ADAPTER", "SPEC-ADAPTER-FOLDER", "SPEC-RESUME-INCOMPLETE",
-    "SPEC-RESUME-DONE", "SPEC-MODEL-MINIATURE", "SPEC-SHARED-VOCABULARY",
+    "SPEC-RESUME-DONE", "SPEC-MODEL-MINIATURE", "SPEC-SHARED-VOCABULARY", "SPEC-FP8-BASE",
 }  # fmt: skip
 NEEDS_FACTS = {
     "SPEC-STEPS-ZERO", "SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE", "SPEC-LENGTH-ANSWER",

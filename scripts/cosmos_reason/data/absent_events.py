@@ -40,10 +40,13 @@ def asked(
     of_role = {one.role: one for one in reversed(chosen)}
     lacking = [role for role in ("start", "end", "answer") if role not in of_role]
     if lacking or "question" in of_role:
-        message = (
-            "got rows that it cannot ask about, expected columns of events (answer) and of their "
-            "begin and end, and none of questions"
-        )
+        flags = " ".join(f"--column {role}=COLUMN" for role in lacking)
+        there = ", ".join(dict.fromkeys(str(name) for row in rows[:1] for name in row.values))
+        message = "expected columns of events (answer) and of their begin and end, declared by "
+        message += f"{flags} (there are {there}; start_ms, start_frame for other units)"
+        if not lacking:
+            column = of_role["question"].name
+            message = f"got a column of questions, {column}, expected events to ask about"
         raise f.bad_input("USAGE", FLAG, message)
     start, end, event = of_role["start"], of_role["end"], of_role["answer"]
     events = {alike(cell_text(row.values.get(event.name))) for row in rows}

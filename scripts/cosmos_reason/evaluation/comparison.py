@@ -85,6 +85,13 @@ def compare(
     floor = no_better_than_commonest(pair)
     if floor:
         found.append(findings.warning("EVAL-COMPARE-COMMONEST", flag, floor))
+    is_each_its_own = len(answered) > 1 and pair["clips"] == len(answered)
+    if is_each_its_own and not any(new.media for _, new in answered):
+        message = (
+            "the results name no clips, so each question counts as one of its own; where several "
+            "are about one clip, --annotations FILE, which were asked, tells"
+        )
+        found.append(findings.info("EVAL-COMPARE-CLIPS", flag, message))
     if pair["only_before"] or pair["only_after"]:
         message = (
             f"{pair['only_before']} question(s) are only in the earlier run and "
