@@ -32,22 +32,24 @@ READ = {
 }
 
 
-def measured(words, env=None):
-    """(processor seconds, wall seconds, MiB at most) of a command, with its children."""
+def measured(*commands):
+    """Run commands one after another; print their processor seconds, wall seconds, MiB at most."""
     pid = os.fork()
     if not pid:
         begin = time.monotonic()
-        done = subprocess.run(list(map(str, words)), env=env, capture_output=True, text=True)
+        for words in commands:
+            done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+            if done.returncode:
+                sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
+                os._exit(1)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         wall = time.monotonic() - begin
-        if done.returncode:
-            sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
         told = f"{used.ru_utime + used.ru_stime:8.1f} s of processor, {wall:6.1f} s of wall"
         print(f"{told}, {used.ru_maxrss / 1024:6.0f} MiB", flush=True)
-        os._exit(bool(done.returncode))
+        os._exit(0)
     _, status = os.waitpid(pid, 0)
     if status:
-        sys.exit(f"{words} failed")
+        sys.exit(f"{commands[0]} failed")
 
 
 def rows_of(count):
@@ -135,20 +137,15 @@ def bench_cut(folder, parts, cores):
     measured([*pinned, sys.executable, *build, *roles, "--force", "--json"])
     done = folder / "ffmpeg"
     done.mkdir(exist_ok=True)
-    encode = "-t 4 -an -c:v libx264 -preset fast"
-    for seek in ('-ss "$at" -i "$1"', '-i "$1" -ss "$at"'):
-        print(f"ffmpeg {seek}", flush=True)
-        script = 'set -e; for at in $3; do ffmpeg -nostdin -v error -y %s %s "$2/$at.mp4"; done'
-        words = [
-            "bash",
-            "-c",
-            script % (seek, encode),
-            "cut",
-            long,
-            done,
-            " ".join(map(str, begins)),
-        ]
-        measured([*pinned, *words])
+    for place in ("before", "after"):
+        commands = []
+        for at in begins:
+            sought = ["-ss", at, "-i", long] if place == "before" else ["-i", long, "-ss", at]
+            words = ["ffmpeg", "-nostdin", "-v", "error", "-y", *sought, "-t", 4, "-an"]
+            words += ["-c:v", "libx264", "-preset", "fast", done / f"{at}.mp4"]
+            commands.append([*pinned, *words])
+        print(f"ffmpeg, -ss {place} -i", flush=True)
+        measured(*commands)
 
 
 def main():

@@ -40,7 +40,7 @@ def test_it_shows_every_record_conflicts_shortcuts_agreement_and_groups(tmp_path
     data, count = built(tmp_path)
     page = tmp_path / "page.html"
     flags = ("--eval", data / "eval", "--html", page, "--html-records", 0)
-    result, _ = check(data / "train", *flags)
+    result, _ = check(data / "train", *flags, expect=1)
     records = result["train"]["records"] + result["eval"]["records"]
     assert page.read_text().count("data:image/jpeg") == records and count < records
     text = text_of(page)
@@ -59,7 +59,7 @@ def test_it_shows_every_record_conflicts_shortcuts_agreement_and_groups(tmp_path
 def test_of_many_records_some_are_drawn(tmp_path):
     data, _ = built(tmp_path)
     page = tmp_path / "page.html"
-    check(data / "train", "--html", page, "--html-records", 3)
+    check(data / "train", "--html", page, "--html-records", 3, expect=1)
     assert page.read_text().count("data:image/jpeg") == 3
     done = run_script("check_dataset.py", data / "train", "--html", page, "--html-records", "-1")
     assert done.returncode == 2
