@@ -104,8 +104,8 @@ def _printed(words: list[str], given: str | None = None) -> str:
             timeout=PATIENCE, check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        message = "got no kubectl command, expected one that knows a cluster"
-        raise outside(UNCONFIGURED, "kubectl", message, INSTALL) from None
+        message = f"got no kubectl command, expected one that knows a cluster: {INSTALL}"
+        raise outside(UNCONFIGURED, "kubectl", message) from None
     except subprocess.TimeoutExpired:
         raise _unreachable("kubectl", f"got no answer within {PATIENCE} s") from None
     if done.returncode == 0:

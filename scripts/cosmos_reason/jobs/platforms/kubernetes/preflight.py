@@ -27,7 +27,8 @@ OWN_IDS = {
 def check(preflight: Preflight) -> Iterator[Finding]:
     """rights, version, namespace, pull secret, storage class, claims, allocatable GPUs"""
     if not shutil.which("kubectl"):
-        yield findings.error("PRE-TOOL-MISSING", "kubectl", "got no kubectl here", kubectl.INSTALL)
+        message = f"got no kubectl here; how to install it: {kubectl.INSTALL}"
+        yield findings.error("PRE-TOOL-MISSING", "kubectl", message)
         return
     asked = preflight.options.kubernetes
     wrong = options.findings(asked | {"memory": preflight.options.memory})
