@@ -191,11 +191,13 @@ def ask_without_pictures() -> str:
     official = HFVLMDataPacker.get_rollout_input
 
     def get_rollout_input(self, sample):
-        turns = [turn["content"] for turn in sample if isinstance(turn["content"], list)]
-        if any(part["type"] != "text" for parts in turns for part in parts):
+        # Rollouts have the package's own objects, our tests and tools the plain turns.
+        turns = [turn if isinstance(turn, dict) else turn.model_dump() for turn in sample]
+        contents = [turn["content"] for turn in turns if isinstance(turn["content"], list)]
+        if any(part["type"] != "text" for parts in contents for part in parts):
             return official(self, sample)
         template = self.hf_processor.apply_chat_template
-        return {"prompt": template(sample, tokenize=False, add_generation_prompt=True)}
+        return {"prompt": template(turns, tokenize=False, add_generation_prompt=True)}
 
     HFVLMDataPacker.get_rollout_input = get_rollout_input
     return "a prompt may hold text alone"
