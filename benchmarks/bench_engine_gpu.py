@@ -327,7 +327,7 @@ class Kept:
 
 
 def plain_loop(kept: Kept, root: Path, length: str) -> dict:
-    """What people write: peft, one record at a time, logits of every position, recomputation."""
+    """Train as people write it: peft, one record at a time, all logits, recomputation."""
     spec = spec_of(root, length, {})
     folder = root / "8B"
     samples, _ = setup.datasets(spec, folder, models.load_tokenizer(folder))
@@ -432,7 +432,7 @@ def fp8_base(root: Path) -> None:
 
 @contextmanager
 def profiled(step: int, kinds: dict):
-    """The kernels of a step, by kind."""
+    """Add up the kernels of a step, by kind."""
     accumulate = Trainer.accumulate
 
     def measured(trainer, samples, tokens):

@@ -86,7 +86,7 @@ def omni_checkpoint(root: Path) -> None:
 
 
 def edge_checkpoint(root: Path) -> None:
-    """The published layout of Cosmos3-Edge, small."""
+    """Write the published layout of Cosmos3-Edge, small."""
     tiny_edge.build(root / "checkpoints" / "Cosmos3-Edge", seed=5, text="Which way? left right")
 
 

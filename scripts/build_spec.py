@@ -475,9 +475,12 @@ def exported(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     from cosmos_reason.spec import cosmos_framework_export as export
 
     output = Path(args.output)
-    if output.exists() and not args.force and not (output / export.MODULE).is_file():
-        message = "got a folder or file that build_spec did not write, expected a new name"
-        found.append(f.error("SPEC-OUTPUT", str(output), message, "--force"))
+    written = {export.SPEC, export.TOML, export.MODULE, "README.md"}
+    is_folder = output.is_dir()
+    if output.exists() and (not is_folder or {one.name for one in output.iterdir()} - written):
+        # Also with --force: the folder is replaced as a whole, and what others put there with it.
+        message = "got a file, or a folder with more than build_spec writes; expected a new name"
+        found.append(f.error("SPEC-OUTPUT", str(output), message))
     if not f.has_errors(found):
         case = Case("train", args.engine, draft.spec, drafted=draft.files)
         model = document.get(draft.spec, draft.params["model"])

@@ -213,6 +213,16 @@ def test_what_the_framework_does_not_have_is_refused(here, flags, told):
     assert not (here / "out").exists()
 
 
+def test_a_folder_with_things_of_others_is_never_replaced(here, exported):
+    words = ("train", "--export", "cosmos-framework", "--spec", "ours.toml", "-o", "out")
+    assert run_script("build_spec.py", *words, cwd=here).returncode == 0, "its own files alone"
+    (here / "out" / "notes.txt").write_text("mine")
+    for more in ((), ("--force",)):
+        done = run_script("build_spec.py", *words, *more, cwd=here)
+        assert done.returncode == 1 and "SPEC-OUTPUT" in done.stderr and "fix:" not in done.stderr
+    assert (here / "out" / "notes.txt").read_text() == "mine"
+
+
 def test_other_actions_are_not_exported(here):
     words = ("evaluate", "--export", "cosmos-framework", "-o", "out")
     done = run_script("build_spec.py", *words, cwd=here)
