@@ -29,9 +29,11 @@ def site(tmp_path, monkeypatch):
 
 def kill_all(folder):
     """Kill a job's processes, and wait until none is left."""
-    for process in marked(folder):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    # All are halted first: a supervisor that saw its work die could still write how it ended.
+    for halt in (psutil.Process.suspend, psutil.Process.kill):
+        for process in marked(folder):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                halt(process)
     while marked(folder):
         time.sleep(0.01)
 
