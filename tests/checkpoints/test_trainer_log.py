@@ -65,7 +65,7 @@ VALIDATION = "[SFT] Validation loss: 0.4321 for train step 20/60, epoch 1"
                 "train/reward_std": 0.1,
                 "train/completion_length": 20.0,
                 "train/grad_norm": 0.5,
-                "train/step_seconds": 9.1,
+                "train/update_seconds": 9.1,
                 "train/learning_rate": 1e-6,
             },
         ),

@@ -31,12 +31,15 @@ def test_a_completion_is_reported_with_its_group_and_its_part_of_the_time(tmp_pa
     rollouts = watching.Rollouts()
     rollouts.begin(grpo_run.prompts(), str(tmp_path))
     rollouts.generated([3, 4], 4, 16.0)
+    rollouts.transferred(1.5)
     teaches = grpo_run.payload(3, 0, ["B", "A", "B", "A or B"], [1.0, 0.0, 1.0, 0.0])
     flat = grpo_run.payload(4, 0, ["A"] * 4, [0.0] * 4)
     for one in (teaches, flat):
         rollouts.scored(one)
     expected = {"groups_teaching": 1.0, "repetition": 0.0, "generation_seconds_sum": 2.0}
-    assert teaches.report_metrics == [expected] * 4
+    expected["transfer_seconds_sum"] = 0.0
+    first = expected | {"transfer_seconds_sum": 1.5}  # counted once in the sum of a step
+    assert teaches.report_metrics == [first, expected, expected, expected]
     assert flat.report_metrics == [expected | {"groups_teaching": 0.0}] * 4
     (path,) = (tmp_path / "groups").iterdir()
     kept = [json.loads(line) for line in path.read_text().splitlines()]
@@ -52,6 +55,7 @@ def test_a_step_is_a_line_of_metrics_and_of_the_log(tmp_path, capsys):
     notes.note({"val/reward_avg": 0.4}, 3)  # a validation, which is not ours
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     written = json.loads(line)
+    assert "train/step_seconds" not in written  # nobody saw the step before
     schema = json.loads((ROOT / "schemas/metrics_line.schema.json").read_text())
     jsonschema.validate(written, schema)
     assert (written["step"], written["total_steps"]) == (3, 60)
@@ -60,6 +64,20 @@ def test_a_step_is_a_line_of_metrics_and_of_the_log(tmp_path, capsys):
     told = trainer_log.metrics(capsys.readouterr().err)
     assert told["step"] == 3 and told["train/groups_teaching"] == pytest.approx(0.78)
     assert told["train/generation_seconds"] == 2.4
+    assert told["train/update_seconds"] == pytest.approx(written["train/update_seconds"], abs=0.005)
+
+
+def test_a_step_lasts_from_the_step_before_not_as_long_as_its_update(tmp_path):
+    notes = watching.Steps()
+    notes.begin(grpo_run.spec(tmp_path))
+    for step in (1, 2, 3):
+        notes.note(grpo_run.report(step, 60, **{"train/iteration_time": 1e6}), step)
+    lines = [json.loads(one) for one in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["train/update_seconds"] for line in lines] == [1e6] * 3
+    times = [line["time"] for line in lines]
+    assert [line["train/step_seconds"] for line in lines[1:]] == pytest.approx(
+        [times[1] - times[0], times[2] - times[1]], abs=0.002
+    )
 
 
 RUN = """

@@ -34,6 +34,7 @@ NAMES = {
     "groups teaching": "train/groups_teaching",
     "repetition": "train/repetition",
     "generation time": "train/generation_seconds",
+    "update time": "train/update_seconds",
 }
 
 
@@ -115,6 +116,9 @@ def _fields(text: str) -> dict[str, float]:
         number = _number(value.removesuffix(".").removesuffix("s"))
         if name in NAMES and number is not None:
             found.setdefault(NAMES[name], number)
+    if "train/reward_mean" in found and "train/step_seconds" in found:
+        # In reinforcement learning it times the update, not the rollouts that it waited for.
+        found["train/update_seconds"] = found.pop("train/step_seconds")
     return found
 
 

@@ -43,8 +43,17 @@ CHARTS = (
     ),
     (
         "Time of a step",
-        "Seconds; generation and update may run beside each other.",
-        {"train/generation_seconds": "generation", "train/step_seconds": "update"},
+        "Seconds; rollouts may run beside the update.",
+        {"train/step_seconds": "from step to step", "train/update_seconds": "update"},
+    ),
+    (
+        "Time of its rollouts",
+        "Seconds, all rollouts together.",
+        {
+            "train/generation_seconds": "generation",
+            "train/reward_seconds": "rewards",
+            "train/transfer_seconds": "new weights",
+        },
     ),
 )
 

@@ -151,6 +151,8 @@ def test_rewards_and_prompts_through_the_classes_of_grpo(built):
     assert seen["advantages"][0] > 0 == seen["advantages"][1] > seen["advantages"][2]
     parts = {"reward/single_choice": 1.0, "reward/format": 1.0}
     noted = {"groups_teaching": 1.0, "repetition": 0.0, "generation_seconds_sum": 2.0}
+    noted |= {"transfer_seconds_sum": 0.0}
+    assert seen["parts"].pop("reward_seconds_sum") > 0
     assert seen["parts"] == parts | noted
     # As the controller hears of a step, and W&B with it: four of eight completions taught.
     assert seen["of_step"]["train/groups_teaching"] == 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,9 +138,12 @@ class Paid:
     def reward(
         self, response: str, reference: str, config, tokenizer, **_
     ) -> tuple[float, dict[str, float]]:
-        """Return the weighted sum, and its parts for the log."""
+        """Return the weighted sum, and for the log its parts and the seconds it took."""
+        began = time.monotonic()
         parts = self._parts(response, reference, config, tokenizer)
-        return self.payer.total(parts), {f"reward/{name}": value for name, value in parts.items()}
+        told = {f"reward/{name}": value for name, value in parts.items()}
+        told["reward_seconds_sum"] = time.monotonic() - began
+        return self.payer.total(parts), told
 
     def spread(self, response: str, reference: str, config, tokenizer, **_) -> float:
         """Return what the completions of a prompt must differ in to be learned from:

@@ -204,12 +204,19 @@ def ask_without_pictures() -> str:
 
 
 def tell_groups(rollouts: Rollouts) -> str:
-    """Let what notes of rollouts see each generation, and each prompt once its completions are
-    paid."""
+    """Let what notes of rollouts see each generation, each transfer of weights, and each prompt
+    once its completions are paid."""
     from cosmos_rl.reward.dispatcher import RewardDispatcher
     from cosmos_rl.rollout.worker.rollout_control import DisaggregatedRolloutControlWorker as Worker
 
     generate, scored = Worker._call_rollout_generation, RewardDispatcher.dequeue_rewards_cal
+    # The handler of the command calls it by name; the handler itself is registered already.
+    receive = Worker._execute_p2r_recv
+
+    def timed(self, *given):
+        began = time.monotonic()
+        receive(self, *given)
+        rollouts.transferred(time.monotonic() - began)
 
     def call(self, **given):
         began = time.monotonic()
@@ -226,9 +233,10 @@ def tell_groups(rollouts: Rollouts) -> str:
             rollouts.scored(payload)
         return payloads, is_validation, step, is_done
 
+    Worker._execute_p2r_recv = timed
     Worker._call_rollout_generation = call
     RewardDispatcher.dequeue_rewards_cal = dequeue
-    return "each completion is reported with its group, its repetitions and its time"
+    return "each completion is reported with its group, its repetitions and its times"
 
 
 def share_gpu() -> str:

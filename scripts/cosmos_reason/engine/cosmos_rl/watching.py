@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 METRICS, GROUPS = "metrics.jsonl", "groups"
 SHOWN, LONGEST = 5, 2000  # completions of a group that are kept, and characters of each
 RUN_OF_WORDS = 4
-# Names of metrics.jsonl, and cosmos-rl's.
+# Names of metrics.jsonl, and cosmos-rl's, whose iteration time is that of the update alone. The
+# seconds of generation, rewards and transfer are sums over the completions of a step.
 NAMES = {
     "train/loss": "train/loss_avg",
     "train/grad_norm": "train/grad_norm",
     "train/learning_rate": "train/learning_rate",
-    "train/step_seconds": "train/iteration_time",
+    "train/update_seconds": "train/iteration_time",
     "train/reward_mean": "train/reward_mean",
     "train/reward_std": "train/reward_std",
     "train/kl": "train/kl_loss_avg",
@@ -42,6 +43,8 @@ NAMES = {
     "train/groups_teaching": "train/groups_teaching",
     "train/repetition": "train/repetition",
     "train/generation_seconds": "train/generation_seconds_sum",
+    "train/reward_seconds": "train/reward_seconds_sum",
+    "train/transfer_seconds": "train/transfer_seconds_sum",
 }
 # What is bounded, and how a run is kept below.
 BOUNDED = {
@@ -65,6 +68,7 @@ class Rollouts:
         self.prompts: Prompts | None = None
         self.folder: Path | None = None
         self.seconds: dict[int, float] = {}  # of a completion, by prompt
+        self.transfer = 0.0  # seconds that weights took which no completion was told yet
         self.extremes: dict[int, tuple[float, float]] = {}  # mean reward, by version of the weights
 
     def begin(self, prompts: Prompts, run: str) -> None:
@@ -76,6 +80,10 @@ class Rollouts:
         each = seconds / max(1, len(prompts) * completions)
         self.seconds |= dict.fromkeys(prompts, each)
 
+    def transferred(self, seconds: float) -> None:
+        """Note that new weights came and took so long."""
+        self.transfer += seconds
+
     def scored(self, payload) -> None:
         """Add to the report of each completion of a prompt (RLPayload) whether its group teaches:
         whether the group's rewards differ."""
@@ -86,6 +94,8 @@ class Rollouts:
             report["groups_teaching"] = float(payload.valid)
             report["repetition"] = repetition(str(text))
             report["generation_seconds_sum"] = seconds
+            # The first completion after them carries the seconds of the weights.
+            report["transfer_seconds_sum"], self.transfer = self.transfer, 0.0
         self._keep(payload)
 
     def _keep(self, payload) -> None:
@@ -118,6 +128,7 @@ class Steps:
 
     def __init__(self):
         self.beyond: dict[str, int] = defaultdict(int)  # steps on end
+        self.ended: float | None = None  # when the step before was over
         self.rewards: dict[int, float] = {}
 
     def begin(self, spec: dict) -> None:
@@ -141,14 +152,19 @@ class Steps:
         found = {name: float(report[key]) for name, key in NAMES.items() if key in report}
         if not self.has_kl:
             found.pop("train/kl", None)
-        line = {"time": round(time.time(), 3), "step": step, "total_steps": total, **found}
+        now = time.time()
+        if self.ended is not None:
+            found["train/step_seconds"] = round(now - self.ended, 3)
+        self.ended = now
+        line = {"time": round(now, 3), "step": step, "total_steps": total, **found}
         self.run.mkdir(parents=True, exist_ok=True)
         with open(self.run / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         say(
             f"Step: {step}/{total}, Groups teaching: {found.get('train/groups_teaching', 0):.4f}, "
             f"Repetition: {found.get('train/repetition', 0):.4f}, "
-            f"Generation time: {found.get('train/generation_seconds', 0):.2f}s"
+            f"Generation time: {found.get('train/generation_seconds', 0):.2f}s, "
+            f"Update time: {found.get('train/update_seconds', 0):.2f}s"
         )
         self.rewards[step] = found["train/reward_mean"]
         crossed = self.crossed(found, step)
