@@ -149,6 +149,9 @@ class Server:
         command += ["--limit-mm-per-prompt", '{"video": 1, "image": 0}']
         command += ["--no-enable-prefix-caching", "--mm-processor-cache-gb", "0"]
         command += ["--max-num-seqs", "128", "--gpu-memory-utilization", "0.85"]
+        # vLLM 0.20.0 ends at the first clip where a graph pads its tokens (vllm#41485, "Requested
+        # more deepstack tokens than available in buffer"): graphs for decoding alone.
+        command += ["--compilation-config", '{"cudagraph_mode": "FULL_DECODE_ONLY"}']
         command[:1] = [sys.executable, command[0]]
         self.log = open(self.root / "server.log", "w", encoding="utf-8")
         environment = os.environ | {"VLLM_USE_FLASHINFER_SAMPLER": "0", "HF_HUB_OFFLINE": "1"}
@@ -174,9 +177,10 @@ class Server:
 
 def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
-    write_data(root / "data")
-    write_questions(root / "data")
-    make_model(root)
+    if not (root / "8B").is_dir():
+        write_data(root / "data")
+        write_questions(root / "data")
+        make_model(root)
     gc.collect()
     torch.cuda.empty_cache()
     for case in ENGINE:

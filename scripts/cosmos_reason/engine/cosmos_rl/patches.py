@@ -61,6 +61,7 @@ def apply(say: Callable[[str], None]) -> None:
         mark_clips_once,
         process_prompts_once,
         ask_without_pictures,
+        report_offline,
         keep_redis_here,
     ):
         done = patch()
@@ -201,6 +202,17 @@ def ask_without_pictures() -> str:
 
     HFVLMDataPacker.get_rollout_input = get_rollout_input
     return "a prompt may hold text alone"
+
+
+def report_offline() -> str:
+    """Let W&B have its offline runs: without a key the package takes it for missing, and writes
+    nothing."""
+    if os.environ.get("WANDB_MODE") != "offline" or not importlib.util.find_spec("wandb"):
+        return ""
+    from cosmos_rl.utils.report import wandb_logger
+
+    wandb_logger.is_wandb_available = lambda: True
+    return "an offline run of W&B is written without a key (cosmos-rl asks for one)"
 
 
 def tell_groups(rollouts: Rollouts) -> str:

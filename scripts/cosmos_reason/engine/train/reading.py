@@ -62,7 +62,8 @@ class Sources(Dataset):
 class Reader:
     """Reads for one rank from the step `first` on. `questions` are all that this rank is to answer,
     by the numbers `asked`. What is read has to be taken in its order: a batch for each step, the
-    whole of a validation where the schedule has one."""
+    whole of a validation where the schedule has one. `pins` has a thread take pixels over into
+    memory from which a GPU copies while it computes."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class Reader:
         questions: Sequence,
         asked: Sequence[int],
         features: Features | None = None,
+        pins: bool = False,
     ):
         train = schedule.spec["train"]
         self.schedule = schedule
@@ -93,6 +95,7 @@ class Reader:
             ignores_signals=True,
             batch_sampler=self._order(first),
             collate_fn=list,
+            pin_memory=pins,
         )
 
     def _order(self, first: int) -> Iterator[list[Item]]:

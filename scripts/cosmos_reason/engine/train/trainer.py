@@ -95,6 +95,7 @@ class Trainer:
             questions=held_out,
             asked=held_out.own if held_out else [],
             features=self.features,
+            pins=self.hardware.device.type == "cuda",
         )
 
     @property
@@ -273,8 +274,8 @@ class Trainer:
         there = []
         for sample in samples:
             # Pixels are joined on the GPU: on the host that would keep it waiting.
-            pixels = {key: sample[key].to(device) for key in MEDIA_KEYS & sample.keys()}
-            there.append(sample | pixels)
+            keys = MEDIA_KEYS & sample.keys()
+            there.append(sample | {key: sample[key].to(device, non_blocking=True) for key in keys})
         batch = packing.pack(there)
         del there
         for key, value in batch.items():
