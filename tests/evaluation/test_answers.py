@@ -48,14 +48,14 @@ def test_the_set_is_long_enough_to_mean_something():
 def test_no_more_is_misjudged_or_unread_than_before(half):
     found = answer_set.tally([row for row in ROWS if row.half == half], answer_set.ours)
     assert found.accepted_wrong <= 0.001 and found.misread <= 0.001, found.differing
-    assert found.unread <= 0.5
+    assert found.unread <= 0.45
 
 
 @pytest.mark.parametrize("name", "ab")
 def test_answers_written_from_the_page_are_read_as_it_says(name):
     found = answer_set.tally_blind(answer_set.blind(name))
     assert found.accepted_wrong <= 0.005 and found.misread <= 0.003, found.differing
-    assert found.committed >= 0.99, found.differing
+    assert found.committed >= 0.99 and found.agreement >= 0.95, found.differing
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ UNREAD = [
     ("turn", "A", "A. turn left: no\nB. turn right: no\nC. go straight: yes\nD. stop: no"),
     ("turn", "A", "A. Turn left is not possible here. The vehicle turns right."),
     ("turn", "A", "(A) turn left\n(B) turn right\n(C) go straight\n(D) stop"),
-    ("turn", "A", "The vehicle turns left."),
+    ("turn", "A", "The truck turns left."),
     ("turn", "A", "A is less likely than C."),
     ("turn", "A", "不是A"),
     ("turn", "A", "<thinking>The answer is A"),
@@ -179,7 +179,7 @@ UNREAD = [
     ("many", "12", "12 to 15"),
     ("many", "12", "at least 12"),
     ("many", "12", "12th"),
-    ("many", "2", "2 cars are visible."),
+    ("many", "2", "2 cars were stolen."),
     ("when", "3s - 7.5s", "The event never happens between 3 and 7.5 seconds."),
 ]
 
@@ -188,6 +188,141 @@ UNREAD = [
 def test_what_does_not_commit_is_unread(question, gt, response):
     found = read(question, gt, response)
     assert (found.answer, found.correct) == (None, False)
+
+
+WEATHER, COLOUR = "What is the weather?", "What color is the light behind the white truck?"
+HELMETS = "How many people wear helmets?"
+LABELS = {
+    WEATHER: ("rain", "snow"),
+    COLOUR: ("red", "green"),
+    "Which object is left of the cup?": ("plate", "fork"),
+    "Who pushes the man?": ("woman", "child"),
+    "Which car does not stop?": ("red", "green"),
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "gt", "response"),
+    [
+        ("turn", "A", "The vehicle turns left."),
+        ("turn", "C", "It goes straight."),
+        ("longest", "B", "The light turns on then off."),
+        (WEATHER, "rain", "The weather is rain."),
+        (WEATHER, "rain", "Weather: rain"),
+        (WEATHER, "rain", "In the video, the weather is rain. The road is wet."),
+        (WEATHER, "rain", "<answer>The weather is rain.</answer>"),
+        (COLOUR, "red", "The light is red."),
+        ("Who pushes the man?", "woman", "The woman pushes the man."),
+        (HELMETS, "4", "There are 4 people."),
+        (HELMETS, "4", "Four people wear helmets."),
+        (HELMETS, "4", "I can see 4 people wearing helmets in the clip."),
+        ("many", "2", "2 cars are visible."),
+        ("way", "left", "The vehicle goes left."),
+        ("when", "3s - 7.5s", "The door opens from 3 s to 7.5 s."),
+    ],
+)
+def test_a_question_said_again_commits(question, gt, response):
+    labels = LABELS.get(question, ())
+    found = read(question, gt, response, type="label" if labels else "auto", labels=labels)
+    assert found.correct, found
+
+
+@pytest.mark.parametrize(
+    ("question", "gt", "response"),
+    [
+        ("turn", "A", "The vehicle does not turn left."),
+        ("turn", "A", "The vehicle almost turns left."),
+        ("turn", "A", "Does the vehicle turn left?"),
+        ("turn", "A", "What does the vehicle do: turn left"),
+        ("turn", "A", "The vehicle turns left or right."),
+        ("turn", "A", "The vehicle could turn left."),
+        ("turn", "A", "The vehicle turns left. Then it will turn right."),
+        ("turn", "A", "The driver says the vehicle turns left."),
+        ("turn", "B", "A: turn right"),
+        ("Which object is left of the cup?", "plate", "The cup is left of the plate."),
+        ("Who pushes the man?", "woman", "The man pushes the woman."),
+        ("Which car does not stop?", "red", "The red car does stop."),
+        (COLOUR, "red", "The truck is red."),
+        (COLOUR, "red", "The light is never red."),
+        (COLOUR, "red", "The light is red, not green."),
+        (HELMETS, "4", "There are 4 people. 2 of them wear helmets."),
+        (HELMETS, "4", "There are 4 people, but only two wear helmets."),
+        (HELMETS, "4", "There are at least 4 people."),
+        (HELMETS, "4", "There are 4 people without helmets."),
+        (HELMETS, "4", "There are 4 to 6 people."),
+        (HELMETS, "4", "Helmet 4"),
+        ("way", "left", "The vehicle in the left lane goes."),
+        ("way", "left", "It goes right. The vehicle goes left."),
+        ("way", "left", "The vehicle goes left. That is wrong."),
+        ("way", "left", "The vehicle goes left. I am not sure."),
+        ("way", "left", "The vehicle goes left. However, this may be a mirror."),
+        ("Is the light on?", "yes", "The light is on."),
+    ],
+)
+def test_a_sentence_of_other_words_or_in_another_order_says_no_question_again(
+    question, gt, response
+):
+    labels = LABELS.get(question, ())
+    found = read(question, gt, response, type="label" if labels else "auto", labels=labels)
+    assert not found.correct, found
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("It is.", "yes"),
+        ("Indeed it does.", "yes"),
+        ("Absolutely!", "yes"),
+        ("It isn't.", "no"),
+        ("They do not.", "no"),
+        ("Definitely not.", "no"),
+        ("Not at all.", "no"),
+        ("It is off.", None),
+        ("The light is off. It is.", None),
+        ("Definitely, no.", "no"),
+        ("It should.", None),
+    ],
+)
+def test_whole_responses_that_say_yes_or_no_without_the_word(response, answer):
+    assert read("Is the light on?", "yes", response).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("question", "gt", "response", "answer"),
+    [
+        (WEATHER, "rain", "Rain - the road is wet.", "rain"),
+        (WEATHER, "rain", "Rain (drops on the lens)", "rain"),
+        (WEATHER, "rain", "Rain: no. Snow: yes.", None),
+        (WEATHER, "rain", "Rain: 10%, snow: 90%", None),
+        (WEATHER, "rain", "Rain - definitely not.", None),
+        (WEATHER, "rain", "Rain (0 % sure)", None),
+        ("turn", "A", "The blinker is on, so it's A.", "A"),
+        ("turn", "A", "The blinker is on, so not A.", None),
+        ("turn", "A", "He says the blinker is on, so it's A.", None),
+        ("turn", "A", "A fits best.", "A"),
+        ("turn", "A", "Option A seems the most plausible.", "A"),
+        ("turn", "A", "A seems likely to be wrong.", None),
+        ("turn", "A", "It slows down, which corresponds to option A.", "A"),
+        ("turn", "A", "Nothing matches option A.", None),
+        ("turn", "A", "The video matches option A only in part.", None),
+        ("turn", "A", "Here is my answer: A", "A"),
+        ("turn", "A", "After careful consideration, the verdict is A.", "A"),
+        ("turn", "A", "Правильный ответ: A", "A"),
+        ("turn", "A", "Đáp án là A.", "A"),
+        ("The score, 1 to 5?", "4", "I would rate it 4.", "4"),
+        ("True or false: it stops.", "false", "The statement is false.", "no"),
+    ],
+)
+def test_phrases_that_choose_an_answer(question, gt, response, answer):
+    labels = LABELS.get(question, ())
+    found = read(question, gt, response, type="label" if labels else "auto", labels=labels)
+    assert found.answer == answer, found
+
+
+def test_words_of_a_label_may_be_joined():
+    for said in ("lane-change", "lane_change", "Lane change"):
+        labels = ("lane_change", "overtaking")
+        assert read("What is it?", "lane_change", said, type="label", labels=labels).correct
 
 
 @pytest.mark.parametrize(

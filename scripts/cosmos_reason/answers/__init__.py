@@ -147,7 +147,7 @@ def reading_of(
     if type in SET_TYPES:
         return read_set(response, type)
     if type in PLACE_TYPES:
-        return read_place(response, type)
+        return read_place(response, type, question)
     return _read_text(response)
 
 

@@ -7,6 +7,7 @@ after must be the end of the sentence or a mark; "Turn left is not possible" is 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from string import ascii_uppercase
 
@@ -23,6 +24,7 @@ _AFTER_OPTIONS = re.compile(
 )
 
 # What may stand behind an answer.
+_WORD_START = re.compile(r"(?<![\w'’.])[-+−]?\w+")
 BOUNDARY = re.compile(
     r"[)\]]*\s*(?:\Z|[\n,;:、。，；：！!(（)✓✔✅]|\.(?!\d)|[-–—](?=\s)|—)|\s+(?:because|since|as)\b",
     re.I,
@@ -36,6 +38,7 @@ LETTER = re.compile(
 _LETTER_BEHIND = re.compile(r" ?[(\[](?:option )?([A-Z])[)\]]", re.I)
 # "(B) seems right" is a claim about B
 _CLAIMS = re.compile(r" (?:is|are|was|has|does|can|could|may|might|would|seems?|appears?|looks)\b")
+_JOINT = re.compile(r"(?<=[a-z])[-_](?=[a-z])")
 _BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
 
@@ -82,6 +85,36 @@ class Vocabulary:
         found = self.begin(text)
         return found[0] if found and not text[found[1] :].strip(" .!。！)]*") else None
 
+    def alone(self, text: str) -> str | None:
+        """Return the answer that a whole response is, beside those of whole()."""
+        return None
+
+    def inside(self, text: str, at: int) -> tuple[str, int] | None:
+        """Return the answer that stands at a place within a sentence, and where it ends."""
+        return None
+
+    def within(self, text: str) -> tuple[str, str, str] | None:
+        """Return the only answer that a sentence names, and what stands before and behind it."""
+        found = list(self._named(text))
+        if not found or self.one_of([one[0] for one in found]) is None or len(found) > 1:
+            return None
+        answer, start, end = found[0]
+        return answer, text[:start], text[end:]
+
+    def names_another(self, text: str, answer: str) -> bool:
+        """Return whether a sentence names an answer that differs from one."""
+        return any(self.one_of([one[0], answer]) is None for one in self._named(text))
+
+    def _named(self, text: str) -> Iterator[tuple[str, int, int]]:
+        """Yield (answer, start, end) of all answers named in a text, of overlapping ones the
+        first."""
+        at = 0
+        while word := _WORD_START.search(text, at):
+            found = self.inside(text, word.start())
+            if found:
+                yield found[0], word.start(), found[1]
+            at = found[1] if found else word.end()
+
 
 class Labels(Vocabulary):
     """Whole texts, of which the longest that matches counts."""
@@ -89,12 +122,14 @@ class Labels(Vocabulary):
     def __init__(self, texts: tuple[str, ...], names: tuple[str, ...] = ()):
         named: dict[str, set[str]] = {}
         for text, name in zip(texts, names or texts, strict=True):
-            written = without_article(fold(text))
+            written = _spaced(without_article(fold(text)))
             if written:
                 named.setdefault(written, set()).add(name)
         # A text that two options share tells neither.
         self.named = {text: names.pop() for text, names in named.items() if len(names) == 1}
         self.longest_first = sorted(self.named, key=len, reverse=True)
+        # As much of a text as one of them, an article before it and what may go on behind it take.
+        self.reach = len(self.longest_first[0]) + 8 if self.named else 0
 
     def begin(self, text: str) -> tuple[str, int] | None:
         found = self.beginning(text)
@@ -102,7 +137,8 @@ class Labels(Vocabulary):
 
     def beginning(self, text: str) -> tuple[str, int] | None:
         """Like begin(), but whatever follows the last word."""
-        lowered = text.lower()
+        text = text[: self.reach]
+        lowered = _spaced(text.lower())
         if len(lowered) != len(text):  # a letter such as the dotted I of Turkish
             return None
         start = len(lowered) - len(without_article(lowered))
@@ -111,6 +147,25 @@ class Labels(Vocabulary):
             if lowered.startswith(written, start) and not _goes_on(lowered, end):
                 return self.named[written], end
         return None
+
+    def inside(self, text: str, at: int) -> tuple[str, int] | None:
+        """Like beginning(); the verb that an answer begins with may have its s: "turns right"."""
+        rest = text[at : at + self.reach + 2]
+        found = Labels.beginning(self, rest)
+        if found:
+            return found[0], at + found[1]
+        verb, _, others = rest.partition(" ")
+        for ending in ("s", "es"):
+            if verb.endswith(ending):
+                found = Labels.beginning(self, f"{verb.removesuffix(ending)} {others}")
+                if found and found[1] >= len(verb) - len(ending):
+                    return found[0], at + found[1] + len(ending)
+        return None
+
+
+def _spaced(text: str) -> str:
+    """Write "lane-change" and "lane_change" as "lane change"."""
+    return _JOINT.sub(" ", text)
 
 
 def _goes_on(text: str, at: int) -> bool:
@@ -178,8 +233,16 @@ class Directions(Vocabulary):
         found = _WAY.match(text)
         if found is None or not BOUNDARY.match(text, found.end()):
             return None
-        way = (found["turn"] or found["way"]).lower()
-        return ("straight" if way in ("forward", "ahead") else way), found.end()
+        return _way(found), found.end()
+
+    def inside(self, text: str, at: int) -> tuple[str, int] | None:
+        found = _WAY.match(text, at)
+        return (_way(found), found.end()) if found else None
+
+
+def _way(found: re.Match) -> str:
+    way = (found["turn"] or found["way"]).lower()
+    return "straight" if way in ("forward", "ahead") else way
 
 
 _YES = (
@@ -190,6 +253,26 @@ _NO = """
 TRUTH_OF = dict.fromkeys(_YES.split(), "yes") | dict.fromkeys(_NO.split(), "no")
 _TRUTH = re.compile("|".join(sorted(TRUTH_OF, key=len, reverse=True)) + r"|[YyNnTF](?=\W*\Z)", re.I)
 TRUTH_OF |= {"y": "yes", "t": "yes", "n": "no", "f": "no"}
+# What is said of a question that asks whether something is so.
+_ELLIPSES = {
+    "yes": r"absolutely|definitely|certainly|of course|indeed|exactly",
+    "no": r"absolutely not|definitely not|certainly not|of course not|not at all|not really"
+    r"|I['’]m afraid not|never",
+}
+_VERBS = "(?:is|are|was|were|do|does|did|has|have|had|can|will)"
+_THAT = r"(?:(?:yes|no),? |indeed,? )?(?:it|he|she|they|there|this|that|I)"
+_ALONE = {
+    "no": re.compile(
+        rf"(?:{_ELLIPSES['no']}|{_THAT} (?:{_VERBS}(?: not|n['’]t)|can(?:no|['’])t|won['’]t)"
+        r"(?: indeed)?)[.!]?",
+        re.I,
+    ),
+    "yes": re.compile(
+        rf"(?:{_ELLIPSES['yes']}|{_THAT} (?:indeed |certainly |definitely )?{_VERBS}(?: indeed)?)"
+        r"[.!]?",
+        re.I,
+    ),
+}
 _SUBJECT = re.compile(r" (?:it|he|she|they|there|this|that|the|I)\b")
 _OF_A_NUMBER = re.compile(r"\.? ?\d")  # "No. 5"
 _BOTH = re.compile(r"\W*(?:or|and|/|et|und|oder|ou|o|y)\W*(?:yes|no|non|nein)\b", re.I)
@@ -213,6 +296,10 @@ class Truths(Vocabulary):
         word = found[0].lower()
         has_subject = word in ("yes", "no") and _SUBJECT.match(text, end)
         return (TRUTH_OF[word], end) if has_subject or BOUNDARY.match(text, end) else None
+
+    def alone(self, text: str) -> str | None:
+        """Return what "It is.", "They don't", "Absolutely" and "Not at all" say."""
+        return next((truth for truth, said in _ALONE.items() if said.fullmatch(text)), None)
 
 
 DIRECTION = Directions()

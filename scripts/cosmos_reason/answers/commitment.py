@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from cosmos_reason.answers.choices import LETTER, Options, Truths, Vocabulary
+from cosmos_reason.answers.choices import (
+    LETTER,
+    Directions,
+    Labels,
+    Options,
+    Truths,
+    Vocabulary,
+)
 from cosmos_reason.answers.response import (
     Enclosed,
     enclosures,
@@ -23,11 +30,11 @@ from cosmos_reason.answers.response import (
     sentences,
     shortened,
 )
-from cosmos_reason.answers.words import singular
+from cosmos_reason.answers.restated import restated
 
 LONGEST_LEAD = 160  # characters
-_EMPTY_WORDS = "the a an of in on is are what which how many much and or answer reasoning json"
 _BOX = "□"  # stands in its sentence for a boxed answer
+UNREAD = "unread"
 AMID = "amid"  # a phrase within a clause: it commits to nothing, but may contradict
 
 
@@ -78,10 +85,11 @@ _KINDS = (
 )
 _NOUN = (
     r"(?:answer|option|choice|letter|label|class|category|verdict|result|conclusion|prediction"
-    r"|selection|pick|response|output|ans|bounding box|time (?:range|span|interval))"
+    r"|selection|pick|response|output|ans|statement|classification|decision|diagnosis"
+    r"|bounding box|time (?:range|span|interval))"
     r"(?: (?:to|for) (?:the|this|your) question)?"
 )
-_IS = r"(?:is|are|was|would be|should be|must be|will be)"
+_IS = r"(?:is|are|was|(?:would|should|must|will|has to|seems to|appears to) be)"
 _MEASURE = (
     r"(?:final(?: answer)?|(?:score|rating|count|direction|distance|(?:total )?number)"
     r"(?: (?:of|between|from|to) [\w ]{1,60}?)?|(?:in )?total)"
@@ -90,10 +98,15 @@ _PHRASE = re.compile(
     rf"(?:\b{_KINDS}{_NOUN} ?(?:{_IS}\b ?:?|[:=→⇒]|[-=]>| [-–] )"
     rf"|\b{_KINDS}{_MEASURE} ?(?:is\b|[:=])"
     r"|\bI(?:['’]d| would| will|['’]ll)? (?:choose|chose|pick|picked|select|selected|say|go with"
-    r"|went with|answer)(?: that)?(?! that)\b ?:?"
+    r"|went with|answer|rate (?:it|this)(?: as| at)?|give (?:it|this)(?: an?)?)"
+    r"(?: that)?(?! that)\b ?:?"
+    r"|\b(?:this|that|which|it|the (?:video|clip|scene|footage|description)) (?:best |clearly )?"
+    r"(?:corresponds to|matches|points to|fits)(?= (?:option|choice|answer|statement)\b)"
     r"|\b(?:happens|occurs|takes place)(?= (?:in|at|from|between|during)\b)"
     r"|(?:最终|正确)*(?:答案|选项)(?:应?该?(?:是|为|选)|:|】):?|我?应?该?选择?:?(?!项)"
-    r"|正解(?:は|:)|答えは|정답(?:은|:)|\bответ ?:|\bantwort:"
+    r"|正解(?:は|:)|答えは|정?답(?:은|:)|\b(?:правильный |верный )?ответ ?[:—-]|\bantwort:"
+    r"|\bđáp án(?: đúng)?(?: là\b| ?:)|\bjawaban(?:nya)?(?: yang (?:benar|tepat))?(?: adalah\b| ?:)"
+    r"|\b(?:poprawna |prawidłowa )?odpowiedź(?: to\b| ?:)"
     r"|\b(?:die )?(?:richtige |korrekte )?antwort (?:ist|lautet)\b"
     r"|\b(?:réponse(?: finale)?|respuesta|risposta|resposta) ?:"
     r"|\bla (?:bonne )?réponse (?:correcte )?est\b"
@@ -105,16 +118,23 @@ _PHRASE = re.compile(
 # at each letter; where small letters are looked for, the search jumps to their first ones.
 _IN_PHRASES = re.compile(
     "ans|opti|choi|choos|chos|letter|label|class|catego|verdict|result|conclus|predict|select|pick"
-    "|respon|output|bounding|time |final|score|rating|count|direction|distance|number|total|say"
+    "|respon|output|statement|decision|diagnosis|corresponds to|matches|points to|fits"
+    "|rate |give |jawaban"
+    "|bounding|time |final|score|rating|count|direction|distance|number|total|say"
     "|go with|went with|happens|occurs|takes place|antwort|risposta|resposta|respuesta"
 )
 _IS_THE_ANSWER = re.compile(
     r"[)\].]? (?:is|was|would be|must be|should be) (?:the )?(?:(?:most )?(?:correct|right|best"
     r"|appropriate|suitable|likely|accurate|final) )*(?:answer|option|choice|statement|one)\b"
     r"(?! (?:that|which|who|to avoid)\b)"
-    r"|[)\].]? (?:is|must be) (?:correct|right)(?=\W*(?:$|[\n.;,]|because|since|as\b))",
+    r"|[)\].]? (?:(?:is|must be) (?:correct|right)|(?:is|seems|appears|looks)(?: to be)? (?:the )?"
+    r"(?:most (?:likely|plausible|accurate|appropriate|suitable)|correct|right|best)"
+    r"(?: (?:answer|option|choice|statement|one))?|(?:fits|matches)(?: best"
+    r"| the (?:video|clip|scene|footage|description)(?: best)?))"
+    r"(?=\W*(?:$|[\n.;,]|because|since|as\b))",
     re.I,
 )
+_MAY_BE_THE_ANSWER = re.compile(" (?:is|be|was|seems|appears|looks|fits|matches) ")
 # Words that may stand before a phrase or a bare answer without being a claim of their own.
 _LEADING_WORDS = """
     so but then therefore thus hence and finally overall clearly definitely certainly surely sure
@@ -122,21 +142,36 @@ _LEADING_WORDS = """
     in_summary in_short short_answer final_answer final i_think_that i_think i_believe_that
     i_believe i_conclude_that i_would_say i'd_say we_can_conclude_that i_can_conclude_that
     i_can_confirm_that i_can_say_that i_can_see_that this_means_that this_means which_means_that
-    which_means it_is_clear_that it_is it's it_was that_is that's this_is they_are"""
+    which_means it_is_clear_that it_is it's it_was that_is that's this_is they_are it_must_be
+    it_has_to_be it_should_be it_would_be that_would_be here_is here's to_answer_the_question
+    to_answer_your_question also donc alors entonces quindi"""
 _SEEN_IN = (
     r"\b(?:based on|looking at|according to|from|in) (?:the|this)"
     r" (?:video|clip|images?|frames?|footage|scene|picture)\b"
 )
-_LEAD = rf"(?:(?:{_any(_LEADING_WORDS)}|{_SEEN_IN}|所以|因此|故|我认为|应该是)[\s,:!.]*)"
+_CONSIDERED = (
+    r"\b(?:after|upon|on|given|considering|among|of) (?:[\w'-]+ ){0,4}"
+    r"(?:consideration|analysis|inspection|review|reflection|viewing|options|choices|evidence|four"
+    r"|video|clip)\b"
+)
+_LEAD = (
+    rf"(?:(?:{_any(_LEADING_WORDS)}|{_SEEN_IN}|{_CONSIDERED}|所以|因此|故|我认为|应该是|따라서|그러므로"
+    r"|したがって|よって)[\s,:!.、]*)"
+)
 _LEADS = re.compile(rf"(?:[-*•>→=✅✔✓☑]+\s+)?{_LEAD}*", re.I)
 _CLAUSE_START = re.compile(
     rf"(?:^|[,:;—–，：。)]|\s-)[\s(\[【>*•✅✔✓☑-]*(?:\d+[.)] )?{_LEAD}*\Z", re.I
 )
 _CONCLUDED = re.compile(r"\s*(?:so|therefore|thus|hence|所以|因此)\b[\s,:]*", re.I)
+_CONCLUDED_AMID = re.compile(
+    r"[,;—–] ?(?:so|therefore|thus|hence|which means)\b"
+    r"(?= (?:it|that|this|the|yes|no|[(\[]?[A-Z]\b))",
+    re.I,
+)
 _BARE_END = re.compile(r"[\s)\]]*(?:\Z|[.!;\n。！；]|,? *(?:because|since|as)\b)")
+_IT_IS = re.compile(r" it is(?=\W*\Z)")
+_EXPLAINED = re.compile(r" [-–—] | ?[:(—]")
 _COPULA = re.compile(r" ?(?:です|でした|である|입니다)(?=\W|\Z)")  # it says no more than "is"
-# "Weather: Clear", where all words before the colon are the question's
-_NAMED = re.compile(r"[\s*•-]*((?:[\w'’-]+ ){0,5}[\w'’-]+) ?: ?(?=\S)")
 _ITEM = re.compile(
     r"(?:\A|\n|[.;:!?] |, (?=[A-H][:.)])|。)[-*•| ]*[(\[]?(?:option |选项 ?)?([A-H])[.):\]]"
     r"(?=\s|$|(?<=:)[^\x00-\x7f])",
@@ -221,25 +256,36 @@ _NAMES_ANSWER = re.compile(r"\b(?:answer|option|choice|yes|no)\b|(?<![\w'’])[B
 
 
 def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
-    """Return the one answer that a response commits to. The question's own words may name it:
-    "Weather: Clear"."""
-    return _read(response, vocabulary, question if ":" in response or "：" in response else "")
+    """Return the one answer that a response commits to. A question said again with an answer in it
+    counts where nothing else does."""
+    found = _read(response, vocabulary)
+    if found.rule != UNREAD or not question:
+        return found
+    text = _plain(found.words)
+    said = restated(text, question, vocabulary)
+    if said is None:
+        return found
+    answer, (first, last) = said
+    one = Commitment(answer, "restated", first, last, first, last)
+    if _is_void(one, text) or _is_undone(one, text, vocabulary):
+        return Reading(None, "taken back", text)
+    return Reading(answer, one.form, text[first:last])
 
 
 @lru_cache(maxsize=1 << 14)  # the answers of an evaluation repeat
-def _read(response: str, vocabulary: Vocabulary, question: str) -> Reading:
+def _read(response: str, vocabulary: Vocabulary) -> Reading:
     said = shortened(outside_thinking(response))
     text = _plain(said)
     if not text:
         return Reading(None, "no response", "")
-    whole = vocabulary.whole(text)
+    whole = vocabulary.whole(text) or vocabulary.alone(text)
     if whole:
         return Reading(whole, "bare", text)
     found = enclosures(said)
     if not found:
-        return _read_plain(text, vocabulary, question)
+        return _read_plain(text, vocabulary)
     enclosed = [_read_enclosed(one, vocabulary) for one in found]
-    outside = _read_plain(_plain(_without(said, found)), vocabulary, question)
+    outside = _read_plain(_plain(_without(said, found)), vocabulary)
     for one, reading in zip(found, enclosed, strict=True):
         if reading.answer is None:
             return reading
@@ -284,7 +330,7 @@ def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
     if one.mark == "\\boxed":
         text = text.replace("^{\\circ}", "°").replace("{", "").replace("}", "")
         text = " ".join(text.replace("\\", " ").split())
-    whole = vocabulary.whole(text)
+    whole = vocabulary.whole(text) or vocabulary.alone(text)
     if whole:
         return Reading(whole, one.mark, one.content)
     inner = enclosures(one.content)
@@ -303,11 +349,11 @@ def _without(said: str, found: list[Enclosed]) -> str:
     return "\n".join([*parts, said[at:]])
 
 
-def _read_plain(text: str, vocabulary: Vocabulary, question: str = "") -> Reading:
+def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
     """Read a text without markup and enclosures."""
-    found = list(_commitments(text, vocabulary, question))
+    found = list(_commitments(text, vocabulary))
     if not found:
-        return Reading(None, "refusal" if REFUSAL.search(text[:400]) else "unread", text)
+        return Reading(None, "refusal" if REFUSAL.search(text[:400]) else UNREAD, text)
     meant = [one for one in found if not _is_void(one, text)]
     if meant and vocabulary.one_of([one.value for one in meant]) is None:
         return Reading(None, "several answers", text)
@@ -319,7 +365,7 @@ def _read_plain(text: str, vocabulary: Vocabulary, question: str = "") -> Readin
     return Reading(answer, last.form, text[last.first : last.last])
 
 
-def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[Commitment]:
+def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
     """Yield the answers of a text in every form, whatever is said around them."""
     spans = list(sentences(text))
     last_line = text.rfind("\n") + 1
@@ -357,12 +403,12 @@ def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[C
                 )
                 if alone and not denies:
                     yield Commitment(alone, "bare", first, last, first, last)
-        named = _NAMED.match(text, first) if question else None
-        if named and _is_asked(named[1], question):
-            answer = vocabulary.begin(text[named.end() :])
-            end = named.end() + answer[1] if answer else 0
-            if answer and _BARE_END.match(text, end):
-                yield Commitment(answer[0], "phrase", named.end(), end, first, max(end, last))
+        amid = _CONCLUDED_AMID.search(text, first, last)
+        if amid:
+            start = _LEADS.match(text, amid.end() + 1).end()
+            value = vocabulary.whole(_IT_IS.sub("", text[start:last]))
+            if value:
+                yield Commitment(value, "bare", start, last, first, last)
         has_phrase = not lowered or _IN_PHRASES.search(lowered, first, last)
         for phrase in _PHRASE.finditer(text, first, last) if has_phrase else ():
             # "The event happens in 3 - 7 s": behind its subject
@@ -375,14 +421,8 @@ def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[C
                     form = "phrase" if opens_clause else AMID
                     yield Commitment(answer[0], form, start, end, first, max(end, last))
                     break
-        if " is " in text[first:last] or " be " in text[first:last] or " was " in text[first:last]:
+        if _MAY_BE_THE_ANSWER.search(text, first, last):
             yield from _is_the_answer(text, first, last, vocabulary)
-
-
-def _is_asked(name: str, question: str) -> bool:
-    """Return whether all words of a name are the question's, where one of them says something."""
-    words = {singular(word) for word in name.split()} - set(_EMPTY_WORDS.split())
-    return bool(words) and words <= {singular(word) for word in re.findall(r"[\w'’-]+", question)}
 
 
 def _opens_clause(text: str, first: int, at: int) -> bool:
@@ -394,8 +434,9 @@ def _opens_clause(text: str, first: int, at: int) -> bool:
 
 
 def _bare(text: str, at: int, vocabulary: Vocabulary) -> tuple[str, str, int, int] | None:
-    """Return the answer at a place with nothing beside it but a reason; only an option's letter and
-    yes or no may have more behind a mark."""
+    """Return the answer at a place with nothing beside it but a reason; more may follow an option's
+    letter, yes or no, and behind a dash, a colon or a bracket what denies nothing and names no
+    other answer."""
     rest = text[at:]
     if isinstance(vocabulary, Truths):
         leading = vocabulary.leading(rest)
@@ -407,6 +448,13 @@ def _bare(text: str, at: int, vocabulary: Vocabulary) -> tuple[str, str, int, in
     letter = LETTER.match(rest) if isinstance(vocabulary, Options) else None
     if (letter and letter["letter"].upper() == answer[0]) or _BARE_END.match(text, end):
         return answer[0], "bare", at, end
+    if isinstance(vocabulary, Labels | Directions) and _EXPLAINED.match(text, end):
+        # A colon may begin a list: "Left: clear. Right: blocked."
+        is_list = text[end : end + 2].strip().startswith(":")
+        behind = text[end:] if is_list else re.split(r"(?<=[.!?]) |\n", text[end:], maxsplit=1)[0]
+        denies = _NOT.search(behind) or re.search(r"\b0 ?%", behind)
+        if not denies and not vocabulary.names_another(behind, answer[0]):
+            return answer[0], "bare", at, end
     return None
 
 
