@@ -53,7 +53,7 @@ PARTS_SHOWN = 20
 IDS_COMPARED = 100_000  # to propose one for --explain
 COLUMNS = "{:>8} {:>9} {:>15} {:>10} {:>8} {:>15} {:>7}"
 TITLES = ("rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")
-LARGE_TABLES = ("per_class", "per_tag", "per_group", "confusion_matrix")
+LARGE_TABLES = ("per_class", "per_question", "per_tag", "per_group", "confusion_matrix")
 CHANGED_IDS = ("fixed_ids", "broken_ids")
 
 
@@ -122,6 +122,9 @@ def parser() -> cli.Parser:
         + ", ".join(f"{tool}=DIR" for tool in exchange.TOOLS),
     )
     parser.add_argument(
+        "--force", action="store_true", help="replace files that --export wrote before"
+    )
+    parser.add_argument(
         "--explain",
         metavar="ID",
         help="show what was read in the response of one row; writes nothing",
@@ -186,6 +189,8 @@ def main(args) -> cli.Outcome:
         raise findings.bad_input("USAGE", "--dataset", message)
     if args.explain:
         return explain(args)
+    if args.force and not args.export:
+        raise findings.bad_input("USAGE", "--force", "--force has no effect without --export")
     options = options_of(args)
     judge = judge_of(args)
     if args.export:
@@ -622,7 +627,7 @@ def export_rows(args, options: grading.Options) -> cli.Outcome:
         raise findings.bad_input("USAGE", "--export", message)
     tool, folder = args.export
     _, graded, found = grading.read_one(args.results[0], options)
-    written = exchange.write(graded, tool, folder)
+    written = exchange.write(graded, tool, folder, args.force)
     return cli.Outcome({"exported": written, "rows": len(graded)}, found, "\n".join(written))
 
 

@@ -69,6 +69,24 @@ def test_the_files_are_those_of_the_tools(tmp_path):
     )
 
 
+@pytest.mark.parametrize("tool", ["vlmevalkit", "lmms-eval"])
+def test_files_that_are_there_are_replaced_only_when_asked(tmp_path, tool):
+    file = write(tmp_path / "results.json", ROWS)
+    name = "yes_no.tsv" if tool == "vlmevalkit" else "yes_no_samples.jsonl"
+    there = tmp_path / "out" / name
+    there.parent.mkdir()
+    there.write_text("mine")
+    words = ("--export", f"{tool}={there.parent}")
+    code, document = score(file, *words)
+    (finding,) = document["findings"]
+    assert (code, finding["id"]) == (2, "EVAL-EXPORT-EXISTS") and name in finding["message"]
+    assert [path.name for path in there.parent.iterdir()] == [name], "nothing else is written"
+    assert there.read_text() == "mine"
+    assert score(file, *words, "--force")[0] == 0
+    assert there.read_text() != "mine"
+    assert score(file, "--force")[0] == 2, "without --export it has no effect"
+
+
 @pytest.mark.parametrize("given", ["vlmevalkit", "other=out", "vlmevalkit="])
 def test_a_tool_or_folder_that_is_none_is_wrong_usage(tmp_path, given):
     file = write(tmp_path / "results.json", ROWS)

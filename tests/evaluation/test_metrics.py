@@ -20,6 +20,8 @@ from cosmos_reason.base import bundle
 from cosmos_reason.evaluation import metrics
 from cosmos_reason.evaluation.rows import Row
 
+TEXTS = {"A": "red", "B": "green", "C": "blue", "D": "gold"}  # the options of graded.QUESTION
+
 
 def scored_case(case):
     replies_of = {"?": "no idea", "-": None}
@@ -34,19 +36,47 @@ def test_class_metrics_equal_scikit_learn():
         assert scored["balanced_accuracy"] == pytest.approx(mean(case["recall"]), abs=2e-6)
         for name in ("precision", "f1"):
             assert scored[name] == pytest.approx(mean(case[name]), abs=2e-6)
-        assert list(scored["per_class"]) == sorted(set(case["expected"]))
+        (asked,) = scored["per_question"]
+        assert set(asked["per_class"]) == {TEXTS[one] for one in case["expected"]}
         for name in ("precision", "recall", "f1", "support"):
-            column = [line[name] for line in scored["per_class"].values()]
+            classes = sorted(set(case["expected"]))
+            column = [asked["per_class"][TEXTS[one]][name] for one in classes]
             assert column == pytest.approx(case[name], abs=1e-6)
 
 
 def test_the_confusion_matrix_equals_scikit_learn():
     for case in ORACLE["classes"]:
-        table = scored_case(case)["confusion_matrix"]
-        places = [case["labels"].index(label) for label in table["labels"]]
+        (asked,) = scored_case(case)["per_question"]
+        table = asked["confusion_matrix"]
+        labels = [TEXTS.get(label, label) for label in case["labels"]]
+        places = [labels.index(label) for label in table["labels"]]
         assert sorted(places) == list(range(len(case["labels"])))
         expected = [[case["counts"][row][column] for column in places] for row in places]
         assert table["counts"] == expected
+
+
+def test_letters_of_different_questions_are_never_one_class():
+    first = "Which colour?\n(A) red\n(B) green"
+    again = "Which colour?\n(A) green\n(B) red"
+    other = "Where?\n(A) here\n(B) there"
+    rows = [
+        *rows_of([("A", "A"), ("A", "B")], first),
+        *rows_of([("B", "B"), ("A", "B")], again),
+        *rows_of([("A", "A"), ("B", None)], other),
+        *rows_of([("yes", "no")], "Does it stop?"),
+    ]
+    scored = metrics.score(rows)
+    assert scored["confusion_matrix"] == {"labels": ["no", "yes"], "counts": [[0, 0], [1, 0]]}
+    assert list(scored["per_class"]) == ["yes"]
+    colour, place = scored["per_question"]
+    assert (colour["question"], colour["rows"]) == ("which colour?", 4)
+    assert colour["confusion_matrix"] == {"labels": ["green", "red"], "counts": [[0, 1], [1, 2]]}
+    assert place["per_class"]["there"] == {"precision": 0, "recall": 0, "f1": 0, "support": 1}
+    assert place["confusion_matrix"]["labels"] == ["here", "there", "(failed)"]
+    assert scored["per_type"]["mcq"]["balanced_accuracy"] == pytest.approx(
+        (2 / 3 + 0 + 1 + 0) / 4, abs=1e-6
+    )
+    assert scored["balanced_accuracy"] == pytest.approx((2 / 3 + 0 + 1 + 0 + 0) / 5, abs=1e-6)
 
 
 @given(st.lists(st.tuples(letters, replies), min_size=1, max_size=60))
@@ -56,7 +86,8 @@ def test_every_row_is_in_exactly_one_place_and_in_every_denominator(pairs):
     assert scored["rows"] == len(pairs)
     assert scored["correct"] + scored["unparseable"] + scored["failed"] + wrong == len(pairs)
     assert scored["accuracy"] == pytest.approx(scored["correct"] / len(pairs), abs=1e-6)
-    assert sum(map(sum, scored["confusion_matrix"]["counts"])) == len(pairs)
+    (asked,) = scored["per_question"]
+    assert sum(map(sum, asked["confusion_matrix"]["counts"])) == asked["rows"] == len(pairs)
     assert sum(table["rows"] for table in scored["per_type"].values()) == len(pairs)
     commonest = Counter(gt for gt, _ in pairs).most_common(1)[0][1]
     assert scored["majority_accuracy"] == pytest.approx(commonest / len(pairs), abs=1e-6)

@@ -12,32 +12,36 @@ from pathlib import Path
 
 from cosmos_reason import answers
 from cosmos_reason.answers import final_answer
-from cosmos_reason.base import files
+from cosmos_reason.base import files, findings
 from cosmos_reason.evaluation.rows import Row
 
 VLMEVALKIT, LMMS_EVAL = "vlmevalkit", "lmms-eval"
 TOOLS = (VLMEVALKIT, LMMS_EVAL)
 
 
-def write(rows: Sequence[Row], tool: str, folder: Path) -> list[str]:
+def write(rows: Sequence[Row], tool: str, folder: Path, force: bool) -> list[str]:
     """Write the graded rows for one of TOOLS into a folder, a file for each type of question, since
     both score a file by one metric: VLMEvalKit's table of predictions TYPE.tsv, or what lmms-eval
-    logs with --log_samples, TYPE_samples.jsonl. Return the files."""
+    logs with --log_samples, TYPE_samples.jsonl. Return the files. Raises Failure, before anything
+    is written, where one of them is there already, unless `force` replaces it."""
     by_type = defaultdict(list)
     for row in rows:
         by_type[row.type].append(row)
+    ending = ".tsv" if tool == VLMEVALKIT else "_samples.jsonl"
+    targets = {kind: folder / f"{kind}{ending}" for kind in sorted(by_type)}
+    there = [path.name for path in targets.values() if path.exists()]
+    if there and not force:
+        message = f"it holds {', '.join(there)} already; name another folder, or replace them"
+        raise findings.bad_input("EVAL-EXPORT-EXISTS", folder, message, "--force")
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for kind in sorted(by_type):
-        name = f"{kind}.tsv" if tool == VLMEVALKIT else f"{kind}_samples.jsonl"
-        with files.whole_file(folder / name) as handle:
+    for kind, path in targets.items():
+        with files.whole_file(path) as handle:
             if tool == VLMEVALKIT:
                 _write_table(handle, by_type[kind])
             else:
                 for number, row in enumerate(by_type[kind]):
                     handle.write(json.dumps(_sample(number, row), ensure_ascii=False) + "\n")
-        written.append(str(folder / name))
-    return written
+    return [str(path) for path in targets.values()]
 
 
 def _write_table(handle, rows: Sequence[Row]) -> None:

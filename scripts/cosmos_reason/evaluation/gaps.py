@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cosmos_reason.answers import CLOSED_TYPES, options
+from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.data import annotations
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.records import id_and_media
+from cosmos_reason.evaluation.metrics import cluster, named
 from cosmos_reason.evaluation.rows import Row, about
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
@@ -33,9 +33,6 @@ ERROR_TYPES = (
 POSITIVE = {frozenset(("yes", "no")): "yes", frozenset(("ok", "ng")): "ng"}
 EXAMPLES_PER_GAP = 10
 LISTED = 20
-LONGEST_CLUSTER = 120  # characters
-_OPTIONS_START = re.compile(r"\n|(?<![A-Za-z0-9])\(?[Aa][.):]\s")
-_DIGITS = re.compile(r"\d+")
 # column of the table -> field of a row, or of a gap
 ROW_COLUMNS = {
     "question": "question",
@@ -115,18 +112,6 @@ def confusion(row: Row) -> str:
     if row.outcome != "wrong":
         return f"{named(row, row.expected)} -> ({row.outcome})"
     return f"{named(row, row.expected)} -> {named(row, row.answer)}"
-
-
-def named(row: Row, answer: str) -> str:
-    """Return an answer by the text of its option: a letter means another thing in each question."""
-    return options(row.question).get(answer) or answer if row.type == "mcq" else answer
-
-
-@functools.lru_cache(maxsize=1 << 18)
-def cluster(question: str) -> str:
-    """Return what questions that differ only in options, numbers and case have in common."""
-    stem = _OPTIONS_START.split(question.strip(), maxsplit=1)[0]
-    return " ".join(_DIGITS.sub("#", stem.casefold()).split())[:LONGEST_CLUSTER]
 
 
 def media_paths(

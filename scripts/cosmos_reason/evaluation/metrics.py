@@ -6,19 +6,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, SET_TYPES, final_answer, fold
+from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, SET_TYPES, final_answer, fold, options
 from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.evaluation.rows import JUDGE, Row
 
 UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
+NO_ANSWERS = {"unparseable": UNPARSEABLE, "failed": FAILED}  # outcome of a row -> its column
+CHOICES = "mcq"
+QUESTIONS_LISTED = 20
+LONGEST_CLUSTER = 120  # characters
+_OPTIONS_START = re.compile(r"\n|(?<![A-Za-z0-9])\(?[Aa][.):]\s")
+_DIGITS = re.compile(r"\d+")
 Z = 1.959963984540054  # two-sided 95 %
 SOFT_F1 = 0.8
 TEMPLATE_SHARE, TEMPLATE_ROWS, TEMPLATE_SHOWN = 0.5, 10, 120
@@ -39,23 +47,24 @@ def score(rows: Sequence[Row]) -> dict:
             by_tag[tag].append(row)
         for group in row.groups:
             by_group[group].append(row)
-    counts_by_type = {kind: confusion(by_type[kind]) for kind in sorted(by_type)}
+    tables = {kind: confusions(by_type[kind]) for kind in sorted(by_type)}
+    per_type = {
+        kind: summary(by_type[kind]) | macro(tables[kind].values()) for kind in sorted(by_type)
+    }
+    choices = tables.pop(CHOICES, {})
     counts = Counter()
-    for of_type in counts_by_type.values():
-        counts.update(of_type)
-    classes = per_class(counts)
+    for table in tables.values():
+        counts.update(table.get("", {}))
     soft_matches = sum(row.correct or is_soft_match(row) for row in rows)
-    per_type = {}
-    for kind, of_type in counts_by_type.items():
-        per_type[kind] = summary(by_type[kind]) | macro(per_class(of_type))
     return {
         "schema_version": 1,
         **summary(rows),
-        **macro(classes),
+        **macro([counts, *choices.values()]),
         "soft_accuracy": _ratio(soft_matches, len(rows)),
         "per_type": per_type,
         "per_form": per_form(rows),
-        "per_class": classes,
+        "per_class": per_class(counts),
+        "per_question": per_question(choices),
         "per_tag": {tag: summary(by_tag[tag]) for tag in sorted(by_tag)},
         "per_group": {group: summary(by_group[group]) for group in sorted(by_group)},
         "confusion_matrix": matrix(counts),
@@ -118,27 +127,50 @@ def wilson(correct: int, rows: int) -> list[float]:
     return [round(max(0.0, centre - half), 6), round(min(1.0, centre + half), 6)]
 
 
-def confusion(
-    rows: Iterable[Row], named: Callable[[Row, str], str] | None = None
-) -> Counter[tuple[str, str]]:
-    """Return how often (expected class, given class) occurred among rows of closed types; `named`
-    says what a class is called."""
-    counts = Counter()
+@lru_cache(maxsize=1 << 18)
+def cluster(question: str) -> str:
+    """Return what questions that differ only in options, numbers and case have in common."""
+    stem = _OPTIONS_START.split(question.strip(), maxsplit=1)[0]
+    return " ".join(_DIGITS.sub("#", stem.casefold()).split())[:LONGEST_CLUSTER]
+
+
+def named(row: Row, answer: str) -> str:
+    """Return an answer by the text of its option: a letter means another thing in each question."""
+    return options(row.question).get(answer) or answer if row.type == CHOICES else answer
+
+
+def confusions(rows: Iterable[Row]) -> dict[str, Counter[tuple[str, str]]]:
+    """Return {question: how often (expected class, given class) occurred} among rows of closed
+    types. Choices have a table for each question and are called by their texts; of other types all
+    rows are one, under an empty question."""
+    # Rows that differ in nothing that is counted are named once.
+    alike = Counter()
     for row in rows:
-        if row.type not in CLOSED_TYPES or row.expected is None:
-            continue
-        # What is no answer gets a column of its own, so that recall counts it as a miss and no
-        # class as a prediction.
-        outcome = row.outcome
-        expected, given = row.expected, row.answer
-        if outcome == "failed":
-            given = FAILED
-        elif outcome == "unparseable":
-            given = UNPARSEABLE
-        elif named:
-            given = named(row, given)
-        counts[named(row, expected) if named else expected, given] += 1
-    return counts
+        if row.type in CLOSED_TYPES and row.expected is not None:
+            # What is no answer gets a column of its own, so that recall counts it as a miss and
+            # no class as a prediction.
+            given = NO_ANSWERS.get(row.outcome)
+            question = row.question if row.type == CHOICES else ""
+            alike[question, row.expected, given or row.answer, given is not None] += 1
+    tables: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for (question, expected, given, is_none), count in alike.items():
+        texts = options(question)
+        expected = texts.get(expected) or expected
+        given = given if is_none else texts.get(given) or given
+        tables[cluster(question)][expected, given] += count
+    return tables
+
+
+def per_question(tables: dict[str, Counter[tuple[str, str]]]) -> list[dict]:
+    """Return the classes and the confusion matrix of the QUESTIONS_LISTED choices that were asked
+    most often."""
+    often = sorted(tables, key=lambda question: (-tables[question].total(), question))
+    lines = []
+    for question in often[:QUESTIONS_LISTED]:
+        counts = tables[question]
+        line = {"question": question, "rows": counts.total(), "per_class": per_class(counts)}
+        lines.append(line | {"confusion_matrix": matrix(counts)})
+    return lines
 
 
 def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
@@ -159,12 +191,13 @@ def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
     return table
 
 
-def macro(classes: dict[str, dict]) -> dict:
-    """Return unweighted means over the expected classes; None without one. Balanced accuracy is the
-    mean recall."""
+def macro(tables: Iterable[Counter[tuple[str, str]]]) -> dict:
+    """Return unweighted means over the classes that are expected in any of the tables; None without
+    one. Balanced accuracy is the mean recall."""
+    classes = [line for counts in tables for line in per_class(counts).values()]
     means = {}
     for name in ("precision", "recall", "f1"):
-        values = [row[name] for row in classes.values()]
+        values = [line[name] for line in classes]
         means[name] = round(sum(values) / len(values), 6) if values else None
     return {"balanced_accuracy": means["recall"], **means}
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from cosmos_reason import answers
-from cosmos_reason.evaluation import gaps, guard, likelihood, metrics
+from cosmos_reason.evaluation import guard, likelihood, metrics
 from cosmos_reason.evaluation.evaluation_record import cut_answers
 from cosmos_reason.evaluation.gaps import Gap
 from cosmos_reason.evaluation.guard import Guard
@@ -137,7 +137,7 @@ def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
     lines = []
     for kind in sorted(by_type, key=lambda kind: len(by_type[kind]), reverse=True):
         now = metrics.summary(by_type[kind])
-        now |= metrics.macro(metrics.per_class(metrics.confusion(by_type[kind])))
+        now |= metrics.macro(metrics.confusions(by_type[kind]).values())
         change = pair.get("per_type", {}).get(kind) if pair else None
         lines.append({"type": kind, "now": now, "before": earlier.get(kind), "change": change})
     return lines
@@ -160,7 +160,7 @@ def parts_table(
         for name in largest[:PARTS_LISTED]:
             asked = by_name[name]
             now = metrics.summary(asked)
-            now |= metrics.macro(metrics.per_class(metrics.confusion(asked)))
+            now |= metrics.macro(metrics.confusions(asked).values())
             found = [earlier.get((row.id, row.question, row.gt)) for row in asked]
             old = [row for row in found if row]
             change = pair[f"per_{kind}"].get(name) if pair else None
@@ -185,19 +185,14 @@ def matrices(rows: Sequence[Row]) -> list[dict]:
     """Return a confusion matrix per closed type that was asked; of choices one for each of the
     QUESTIONS_MIXED questions asked most often, by the texts of its options: a letter means another
     thing in another question."""
-    tables = []
+    shown = []
     for kind in answers.CLOSED_TYPES:
-        asked = [row for row in rows if row.type == kind]
-        by_question = defaultdict(list)
-        for row in asked:
-            by_question[gaps.cluster(row.question) if kind == "mcq" else ""].append(row)
-        often = sorted(by_question, key=lambda question: len(by_question[question]), reverse=True)
+        tables = metrics.confusions(row for row in rows if row.type == kind)
+        often = sorted(tables, key=lambda question: tables[question].total(), reverse=True)
         for question in often[:QUESTIONS_MIXED]:
-            counts = metrics.confusion(by_question[question], gaps.named)
-            if counts:
-                more = {"question": question, "questions": len(by_question)}
-                tables.append({"type": kind, **more, **_matrix(counts)})
-    return tables
+            more = {"question": question, "questions": len(tables)}
+            shown.append({"type": kind, **more, **_matrix(tables[question])})
+    return shown
 
 
 def _matrix(counts: dict[tuple[str, str], int]) -> dict:
