@@ -60,12 +60,12 @@ def test_facts_of_a_sound_dataset(data, tmp_path):
     }
     assert train["majority_accuracy"] == pytest.approx(4 / 6, abs=1e-4)
     assert train["media"]["frames"] == {"min": 16, "p50": 16, "max": 16}
-    clips = parquet.read_table(tmp_path / "f" / "clips.parquet").to_pylist()
+    clips = parquet.read_table(tmp_path / "f" / "facts.clips.parquet").to_pylist()
     assert [clip["clip"] for clip in clips] == [f"clips/{number}.mp4" for number in range(6)]
     assert {
         (clip["width"], clip["height"], clip["seconds"], clip["records"]) for clip in clips
     } == {(64, 48, 2.0, 1)}
-    records = parquet.read_table(tmp_path / "f" / "records.parquet").to_pylist()
+    records = parquet.read_table(tmp_path / "f" / "facts.records.parquet").to_pylist()
     assert [row["id"] for row in records] == [f"r{number}" for number in range(6)]
     assert [row["clips"] for row in records] == [[number] for number in range(6)]
 
@@ -440,11 +440,20 @@ def test_facts_come_all_together_or_not_at_all(data, tmp_path):
     _, findings = check(data / "train", "--facts", tmp_path / "facts.json", expect=2)
     assert "FILE-TARGET" in findings
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and "cache" not in str(path)]
-    (tmp_path / "two" / "clips.parquet").mkdir(parents=True)
+    (tmp_path / "two" / "facts.clips.parquet").mkdir(parents=True)
     _, findings = check(data / "train", "--facts", tmp_path / "two" / "facts.json", expect=2)
     assert [path.name for path in (tmp_path / "two").iterdir()] == [
-        "clips.parquet"
+        "facts.clips.parquet"
     ] and "FILE-TARGET" in findings
+
+
+def test_facts_in_one_folder_keep_their_own_tables(data, tmp_path):
+    first, second = tmp_path / "train.json", tmp_path / "eval.json"
+    check(data / "train", "--facts", first)
+    check(data / "eval", "--facts", second)
+    ids = [parquet.read_table(tmp_path / json.loads(facts.read_text())["records_table"])["id"]
+           for facts in (first, second)]  # fmt: skip
+    assert [len(one) for one in ids] == [6, 3] and ids[0][0] != ids[1][0]
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "nan", "inf", "x"])

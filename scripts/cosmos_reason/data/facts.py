@@ -135,7 +135,10 @@ def write_facts(found: Survey, path: Path) -> dict:
     import pyarrow.parquet as parquet
 
     written = facts(found)
-    targets = [path, *(path.parent / written[name] for name in ("clips_table", "records_table"))]
+    tables_of = ("clips_table", "records_table")
+    if path.name != "dataset_facts.json":  # several facts in a folder have tables of their own
+        written |= {name: f"{path.stem}.{written[name]}" for name in tables_of}
+    targets = [path, *(path.parent / written[name] for name in tables_of)]
     with ExitStack() as files:  # renamed from the last to the first
         json.dump(
             written, files.enter_context(whole_file(targets[0])), indent=1
