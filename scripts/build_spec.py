@@ -289,7 +289,7 @@ def check(args, draft: Draft) -> list[f.Finding]:
     if found is None:  # the tables beside the facts cannot be read
         found = rules.check(*words, **known)
     found = not_about_template(draft, found, bool(args.parent_job))
-    found = not_said_already(draft, without_refused_root(draft, found))
+    found = not_said_already(draft, without_refused_roots(draft, found))
     unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
     return [for_this_line(draft, one) for one in unique.values()]
 
@@ -319,11 +319,14 @@ def not_said_already(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
     return found
 
 
-def without_refused_root(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
-    """Leave out that training data are missing, where a root that is refused named them."""
-    if ("SPEC-ROOT", "--train-root") not in {(one.id, one.where) for one in draft.findings}:
-        return found
-    return [one for one in found if one.id != "SPEC-DATA-TRAIN"]
+def without_refused_roots(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
+    """Leave out that data are missing, where a root that is refused named them."""
+    refused = set()
+    for flag in {"--train-root", "--eval-root", "--guard-root"} & draft.flags.keys():
+        keys = draft.params.get(flag.removeprefix("--").replace("-", "_"), ())
+        if not draft.named.keys() & set(keys):
+            refused.add(flag)
+    return [one for one in found if not refused & one.fix.flags.keys()]
 
 
 def is_asked_for(draft: Draft, where: str) -> bool:
@@ -524,7 +527,7 @@ def laid_out_for(args, case: Case) -> int | None:
 def following(args, case: Case, found: list[f.Finding], laid_out: int | None) -> tuple[str, ...]:
     """Return the preflight on the platform that launches this spec here, when nothing it would
     refuse is left open. `laid_out`: for so many nodes."""
-    left_open = {"SPEC-PATH-NOT-HERE", "SPEC-ENGINE-RUNS"}
+    left_open = {"SPEC-PATH-NOT-HERE"}
     left_open |= {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
     if any(finding.id in left_open for finding in found):
         return ()
@@ -553,6 +556,7 @@ def listing() -> cli.Outcome:
         for rule in spec_rules.RULES
     ]
     other = spec_rules.other_checks()
+    del other["merged"]  # nothing is checked under these ids
     lines = [f"{row['id']:24} {row['severity']:8} {row['reason']}" for row in table]
     lines += ["", "checked besides:"]
     lines += [f"{id:24} {reason}" for id, reason in other["checks"].items()]

@@ -4,6 +4,7 @@ import os
 
 import applied_fixes
 import broken_inputs
+import broken_specs
 import pytest
 
 
@@ -12,10 +13,13 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fixes") / "here"
     folder.mkdir()
     broken_inputs.make(folder)
+    broken_specs.make(folder)
     return applied_fixes.World(folder)
 
 
-@pytest.mark.parametrize("broken", broken_inputs.CORPUS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "broken", [*broken_inputs.CORPUS, *broken_specs.CORPUS], ids=lambda one: one.name
+)
 def test_every_fix_mends_what_it_names_and_nothing_else_changes(broken, world, monkeypatch):
     monkeypatch.setenv("COSMOS_CACHE", str(world.folder.parent / "cache"))
     if broken.tools:

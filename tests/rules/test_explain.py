@@ -10,7 +10,7 @@ from support import ROOT, run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
-from cosmos_reason.rules import explain
+from cosmos_reason.rules import explain, spec_rules
 from cosmos_reason.spec import document
 
 
@@ -48,6 +48,11 @@ def test_explain_stays_short(word):
     text = explain.explain(word)
     assert len(text.splitlines()) <= 30
     assert len(text) < 3000
+
+
+def test_explain_names_the_successor_of_a_merged_id():
+    for former, id in spec_rules.other_checks()["merged"].items():
+        assert explain.explain(former).startswith(f"{former} is {id} now\n{id}")
 
 
 @pytest.mark.parametrize("action", bundle.ACTIONS)

@@ -13,7 +13,6 @@ from support import run_script
 from support_specs import BREAKS, RECORDS, run
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import explain
 from cosmos_reason.spec import document, names
@@ -376,20 +375,6 @@ def test_a_training_spec_hands_its_view_to_an_evaluation(here):
     finding = next(one for one in run(f"{line} --set nframes=6")[1] if one.id == "SPEC-ACTION")
     _, _, made = run(pasted(f"{line} --set nframes=6", str(finding.fix)))
     assert made["vision"] == {"nframes": 6, "resized_height": 64, "resized_width": 96}
-
-
-def test_what_nothing_here_launches_is_told(here, monkeypatch):
-    launched = {"local": {"train": "executed"}}  # as of a version that quantizes nothing
-    monkeypatch.setitem(bundle.skill_info()["engines"]["transformers"], "launched", launched)
-    line = "quantize --engine transformers --model reason2-2b --train-root data/train"
-    code, found, _ = run(line)
-    finding = next(one for one in found if one.id == "SPEC-ENGINE-RUNS")
-    assert (code, finding.severity, str(finding.fix)) == (
-        0,
-        f.WARNING,
-        "replace --engine transformers with --engine tao",
-    )
-    assert "SPEC-ENGINE-RUNS" not in {one.id for one in run(pasted(line, str(finding.fix)))[1]}
 
 
 @pytest.mark.parametrize("action", bundle.ACTIONS)

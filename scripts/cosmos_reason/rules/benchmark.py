@@ -156,7 +156,7 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
     Failure."""
     if not data:
         message = f"got the datasets {', '.join(names)}, expected the folder that holds them"
-        fix = Fix(flags={FLAG: "data"})
+        fix = Fix(flags={FLAG: "DIR"})
         raise bad_input("SPEC-BENCHMARK-ROOT", DATASETS, message, fix)
     names = list(dict.fromkeys(names))
     found = {name: _root(data, name) for name in names}

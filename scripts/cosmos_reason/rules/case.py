@@ -170,6 +170,18 @@ class Case(dict):
         return read_facts(self.facts_path) if self.facts_path else None
 
     @cached_property
+    def has_other_facts(self) -> bool:
+        """Return whether the facts describe other annotations than the spec names; those that were
+        copied or moved since are the same."""
+        annotations = self(actions.data_keys(self.action).annotations)
+        if not self.facts or not annotations or self.facts.get("annotations") == annotations:
+            return False
+        from cosmos_reason.data.annotations import locate  # imports every reader of datasets
+
+        path = locate(annotations)
+        return not path.is_file() or files.sha256(path) != self.facts.get("fingerprint")
+
+    @cached_property
     def records(self) -> int | None:
         """Return the records of the data that the action reads; None when nobody here can count
         them."""
@@ -316,7 +328,7 @@ def read_facts(path: Path) -> dict:
         or type(facts.get("records")) is not int
         or facts.get("schema_version") != 1
     ):
-        message = "got no dataset facts, expected the dataset_facts.json that check_dataset writes"
+        message = "not dataset facts: name the file that check_dataset.py --facts writes"
         raise f.bad_input(
             "SPEC-FACTS", path, message, "scripts/check_dataset.py ROOT --facts dataset_facts.json"
         )

@@ -56,7 +56,6 @@ def examined(
     if not without_engine:
         found += engine_support.unapplied_findings(case)
         found += engine_support.clip_times(case)
-        found += engine_support.unlaunched(action, engine)
         unread = engine_support.unread_keys(case)
     found += paths.unknown_uris(case)
     found += shared_data.of_spec(case)

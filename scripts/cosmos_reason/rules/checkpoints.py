@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.keys import RESUMED, STEPS
 from cosmos_reason.rules.rule import TRAINING, Rule
 
+# Where states lie below a step, its run, and the output of runs.
+BELOW = ("policy", "*/policy", "checkpoints/*/policy", "*/checkpoints/*/policy")
+
 
 def wrong_resume_folder(case) -> bool:
     folder = case("train.resume")
     return case.cosmos and isinstance(folder, str) and not folder.rstrip("/").endswith("/policy")
+
+
+def policy_of_resumed(case) -> str | None:
+    """Return the newest complete state in a folder that is here; of one that lies elsewhere, what a
+    step's folder is sure to hold."""
+    from cosmos_reason.checkpoints import run_outputs  # few runs are continued
+
+    folder = Path(case("train.resume"))
+    if not folder.is_dir():
+        is_step = folder.parent.name == "checkpoints"
+        return str(folder / "policy") if is_step else None
+    found = [path for below in BELOW for path in folder.glob(below)]
+    if folder.parent.name == "safetensors":  # a model, whose state was saved beside it
+        found.append(folder.parents[1] / "checkpoints" / folder.name / "policy")
+    whole = [path for path in found if run_outputs.is_complete_resume(path)]
+    newest = max(whole, key=lambda path: run_outputs.step_number(path.parent) or 0, default=None)
+    return str(newest) if newest else None
 
 
 def output_is_elsewhere(case) -> bool:
@@ -59,8 +80,7 @@ RULES = (
     Rule(
         "SPEC-RESUME-FOLDER", ERROR, TRAINING, "train.resume",
         "expected a folder .../checkpoints/step_N/policy",
-        wrong_resume_folder,
-        fix=lambda case: case("train.resume").rstrip("/") + "/policy",
+        wrong_resume_folder, fix=policy_of_resumed,
     ),
     Rule(
         "SPEC-RESUME-NOTHING", WARNING, TRAINING, "train.resume",

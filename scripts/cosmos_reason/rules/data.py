@@ -50,10 +50,9 @@ def is_best_by_answers(case) -> bool:
 def validate_or_ask_nothing(case) -> Fix:
     if has_validation_data(case):
         return Fix(changes={"validation.enable": True})
-    changes = {ANSWERED: 0}
-    if is_best_by_answers(case):
-        changes[BEST_BY] = "val_loss"
-    return Fix(changes=changes)
+    if is_best_by_answers(case):  # which only answers can tell
+        return Fix(flags={"--eval-root": "DIR"})
+    return Fix(changes={ANSWERED: 0})
 
 
 def validate_at_saves(case) -> Fix:
@@ -143,7 +142,7 @@ def train_reasoning(case) -> Fix | str:
 
 def reasoning_left_out(case):
     reasoned = case.facts and case.facts.get("reasoning_beside")
-    if reasoned and case(RESPONSE_MODE) == "answer":
+    if reasoned and case(RESPONSE_MODE) == "answer" and not case.has_other_facts:
         return f"{reasoned} of {case.facts['records']} records have it"
     return None
 
@@ -172,7 +171,7 @@ RULES = (
     ),
     Rule(
         "SPEC-ANSWERS-OFF", WARNING, "train", ANSWERED,
-        "held-out questions are answered only where validation is on",
+        "held-out questions are answered only where validation.enable is true",
         lambda case: case(ANSWERED) and not case("validation.enable"),
         reads=("validation.enable", BEST_BY, *VALIDATION_DATA), fix=validate_or_ask_nothing,
     ),

@@ -214,7 +214,7 @@ def _keys_set_by(draft: Draft, flag: str) -> list[str]:
         return [LORA]
     if flag == "--global-batch":
         return [BATCH]
-    if flag == "--model":
+    if flag in ("--model", "--parent-job"):
         return [draft.params["model"]]
     return draft.params.get(flag.removeprefix("--").replace("-", "_"), [])
 

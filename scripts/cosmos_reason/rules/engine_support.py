@@ -5,7 +5,7 @@ from __future__ import annotations
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules import launchable, models
+from cosmos_reason.rules import models
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, document, validation
 from cosmos_reason.spec import values as spec_values
@@ -21,16 +21,6 @@ def engine_findings(action: str, engine: str) -> list[f.Finding]:
         return []
     message = f"got {action} on engine {engine}, expected an engine that has it: {', '.join(able)}"
     return [f.error("SPEC-ENGINE-ACTION", "--engine", message, Fix(flags={"--engine": able[0]}))]
-
-
-def unlaunched(action: str, engine: str) -> list[f.Finding]:
-    """Return a warning when this version writes the spec but starts no such job."""
-    able = [name for name, _ in launchable.ways(action)]
-    if engine in able:
-        return []
-    message = f"got {action} on engine {engine}, which this version does not launch"
-    fix = Fix(flags={"--engine": able[0]}) if able else Fix()
-    return [f.warning("SPEC-ENGINE-RUNS", "--engine", message, fix)]
 
 
 def trainers_own_elsewhere(case: Case, written: dict) -> list[f.Finding]:

@@ -167,7 +167,10 @@ def _checks(word: str) -> dict[str, str]:
         for rule in RULES
     }
     if word.startswith("SPEC-"):
-        checks |= {id: f"{id}\n  {reason}" for id, reason in other_checks()["checks"].items()}
+        other = other_checks()
+        checks |= {id: f"{id}\n  {reason}" for id, reason in other["checks"].items()}
+        for former, id in other["merged"].items():
+            checks[former] = f"{former} is {id} now\n{checks[id]}"
     return checks
 
 

@@ -16,7 +16,7 @@ from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft
+from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft, brief
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.resuming import differences
 from cosmos_reason.spec import (
@@ -332,7 +332,9 @@ def compare_with_resumed(draft: Draft) -> None:
     given = [draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags]
     for finding in differences(draft.spec, draft.resumed, is_cosmos):
         if given and finding.where.startswith(GRID):
-            finding = replace(finding, fix=Fix(command=f"drop {' '.join(given)}"))
+            flags = " ".join(given)
+            message = f"{finding.message}, which {flags} would change"
+            finding = replace(finding, message=message, fix=Fix(command=f"drop {flags}"))
         draft.findings.append(finding)
 
 
@@ -345,4 +347,6 @@ def compare_with_training(draft: Draft) -> None:
         got = "no value" if now is None else shown(now)
         message = f"got {got}, but training used {shown(trained)}"
         fix = Fix(changes={key: trained})
+        if not trained and key in draft.named:
+            fix = Fix(command=f"drop {brief(draft.named[key])}")
         draft.findings.append(findings.warning("SPEC-TRAINED-OTHERWISE", key, message, fix))

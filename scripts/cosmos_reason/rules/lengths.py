@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from cosmos_reason.base import files
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
 from cosmos_reason.rules.rule import TRAINING, Rule
@@ -81,26 +81,12 @@ def fewer_batches(case) -> Fix:
 def loaders_beyond_memory(case):
     gib = loader_gib(case)
     if gib > LOADER_GIB:
-        return f"up to {gib:.0f} GiB of decoded frames on each rank"
+        return f"{LOADERS} x it: up to {gib:.0f} GiB of decoded frames on each rank"
     return None
 
 
-def facts_of_other_data(case):
-    if not case.facts:
-        return None
-    annotations = case(actions.data_keys(case.action).annotations)
-    described = case.facts.get("annotations")
-    if not annotations or described == annotations or _is_same_content(case, annotations):
-        return None
-    return f"facts are of {described}"
-
-
-def _is_same_content(case, annotations: str) -> bool:
-    """Return whether the annotations are those of the facts, which were copied or moved since."""
-    from cosmos_reason.data.annotations import locate  # imports every reader of datasets
-
-    path = locate(annotations)
-    return path.is_file() and files.sha256(path) == case.facts.get("fingerprint")
+def facts_of_other_data(case: Case) -> str | None:
+    return f"facts are of {case.facts.get('annotations')}" if case.has_other_facts else None
 
 
 def short_length(case):
@@ -138,7 +124,8 @@ def records_beyond_positions(case):
 RULES = (
     Rule(
         "SPEC-LENGTH-SAMPLE", ERROR, TRAINING, "policy.model_max_length",
-        "a record that does not fit, in grpo with rollout.max_response_length, ends the run",
+        "a record that does not fit, in grpo with rollout.max_response_length, ends the run; "
+        "frames and pixels (total_pixels, min_pixels) make its length",
         too_long,
         reads=(*TOKENS, "rollout.max_response_length"), fix=longer_max_length,
     ),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import POLICY_GPUS
+from cosmos_reason.rules.keys import GRID, POLICY_GPUS
 from cosmos_reason.spec import document
 from cosmos_reason.spec import values as spec_values
 
-LAYERS = "policy.lora.target_modules"
+RANK, LAYERS = "policy.lora.r", "policy.lora.target_modules"
 
 
 def resumed_otherwise(case: Case) -> list[f.Finding]:
@@ -24,7 +27,19 @@ def resumed_otherwise(case: Case) -> list[f.Finding]:
             fix = Fix(flags={"--engine": "transformers"})
         return [f.error("SPEC-RESUME-OTHER", "train.resume", message, fix)]
     saved = model_names.read_table(case.resumed / "cosmos_config")
-    return differences(case.full, saved, case.cosmos)
+    return [_on_its_gpus(case, one) for one in differences(case.full, saved, case.cosmos)]
+
+
+def _on_its_gpus(case: Case, finding: f.Finding) -> f.Finding:
+    """Return a finding about the layout with the GPUs of the earlier one in its fix, where the
+    command line names others."""
+    changes = finding.fix.changes
+    if not finding.where.startswith(GRID) or not case.gpus or case.launch:
+        return finding
+    per_node = math.prod(changes.get(key, case(key)) for key in POLICY_GPUS) // case.nodes
+    if per_node == case.gpus_per_node:
+        return finding
+    return replace(finding, fix=replace(finding.fix, flags={"--gpus-per-node": per_node}))
 
 
 def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
@@ -34,22 +49,34 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
     ours, theirs = _tuning(now), _tuning(saved)
     if ours != theirs:
         message = f"got {ours}, but the run to resume has {theirs}"
-        found.append(
-            f.error("SPEC-RESUME-OTHER", "policy.lora", message, Fix(flags={"--tuning": theirs}))
-        )
-    keys = []
+        kept = {key: document.get(saved, key) for key in (RANK, LAYERS)}
+        changes = {key: value for key, value in kept.items() if value} if theirs == "lora" else {}
+        fix = Fix(flags={"--tuning": theirs}, changes=changes)
+        found.append(f.error("SPEC-RESUME-OTHER", "policy.lora", message, fix))
     if ours == theirs == "lora":
-        keys.append("policy.lora.r")
-        found += _other_layers(now, saved)
+        found += _other_layers(now, saved) + _other_numbers(now, saved, (RANK,))
     if cosmos:
-        keys += POLICY_GPUS
-    for key in keys:
-        before, value = document.get(saved, key), document.get(now, key)
-        if type(before) is int and before > 0 and before != value:
-            message = f"got {spec_values.shown(value)}, but the run to resume has {before}"
-            fix = Fix(changes={key: before})
-            found.append(f.error("SPEC-RESUME-OTHER", key, message, fix))
+        found += _other_numbers(now, saved, POLICY_GPUS)
     return found
+
+
+def _other_numbers(now: dict, saved: dict, keys: tuple[str, ...]) -> list[f.Finding]:
+    """Return one error about the numbers that differ: sizes of a layout fit only together."""
+    changes = {}
+    for key in keys:
+        before = document.get(saved, key)
+        if type(before) is int and before > 0 and before != document.get(now, key):
+            changes[key] = before
+    if not changes:
+        return []
+    ours = [spec_values.shown(document.get(now, key)) for key in changes]
+    theirs = [str(before) for before in changes.values()]
+    if len(changes) > 1:
+        names = [key.rpartition(".")[2] for key in changes]
+        ours = [f"{name} {value}" for name, value in zip(names, ours, strict=True)]
+        theirs = [f"{name} {value}" for name, value in zip(names, theirs, strict=True)]
+    message = f"got {', '.join(ours)}, but the run to resume has {', '.join(theirs)}"
+    return [f.error("SPEC-RESUME-OTHER", next(iter(changes)), message, Fix(changes=changes))]
 
 
 def _other_layers(now: dict, saved: dict) -> list[f.Finding]:

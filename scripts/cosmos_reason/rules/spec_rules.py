@@ -40,8 +40,8 @@ RULES = (
 
 
 def other_checks() -> dict[str, dict[str, str]]:
-    """Return `checks`: id -> reason of what is checked besides the rules; `elsewhere`: what no spec
-    tells -> who looks."""
+    """Return `checks`: id -> reason of what is checked besides the rules; `merged`: former id ->
+    its successor; `elsewhere`: what no spec tells -> who looks."""
     import yaml
 
     return yaml.safe_load(Path(__file__).with_name("spec_checks.yaml").read_text(encoding="utf-8"))
