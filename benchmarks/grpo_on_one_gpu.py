@@ -133,7 +133,7 @@ def parity(args) -> None:
     packer = HFVLMDataPacker()
     packer.setup(config)
     path = config.policy.model_name_or_path
-    items = [data[index] for index in range(PROMPTS)]
+    items = [data[index] for index in range(min(PROMPTS, len(data)))]
     asked = packer.rollout_collate_fn([packer.get_rollout_input(item) for item in items])
     length = config.policy.model_max_length
     model = LLM(path, gpu_memory_utilization=0.2, enforce_eager=True, max_model_len=length)
@@ -154,13 +154,9 @@ def parity(args) -> None:
             texts = packer.tokenizer(found.text).input_ids
             same_texts += texts == [token for token in ids if token != end]
             batch = packer.policy_collate_fn([row], len(row["input_ids"]))
-            given = {
-                key: batch[key].cuda()
-                for key in (
-                    *("input_ids", "pixel_values_videos", "video_grid_thw"),
-                    "mm_token_type_ids",
-                )
-            }
+            # A prompt of text alone has none but the first.
+            keys = ("input_ids", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids")
+            given = {key: batch[key].cuda() for key in keys if batch.get(key) is not None}
             with torch.no_grad():
                 logits = policy(**given).logits[0].float()
             own = torch.log_softmax(logits, -1)
