@@ -270,9 +270,8 @@ def refuse_unknown(args: argparse.Namespace, options: PreflightOptions) -> None:
     if args.platform not in PLATFORMS:
         found.append(unknown_platform(args.platform or ""))
     if options.dataset_facts and not options.spec:
-        message = "got dataset facts without a spec, expected the spec that they are compared with"
-        fix = Fix(flags={"--spec": "spec.toml"})
-        found.append(findings.error("PRE-FACTS", "--dataset-facts", message, fix))
+        message = "--dataset-facts needs the --spec that the facts are compared with"
+        found.append(findings.error("PRE-FACTS", "--dataset-facts", message))
     found += wrong_labels(options)
     if found:
         shown = [preflight.shown(finding, options) for finding in found]

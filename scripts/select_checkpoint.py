@@ -130,7 +130,9 @@ def told(args, chosen: run_outputs.Checkpoint, notes: list[f.Finding]) -> cli.Ou
         path = make(chosen, args)
         result["written"] = str(path)
     if not args.merge:
-        notes += chosen.findings
+        # What PEFT does not know is not in the copy that --fix-adapter writes.
+        mended = {"CKPT-ADAPTER-FIELDS"} if args.fix_adapter else set()
+        notes += [finding for finding in chosen.findings if finding.id not in mended]
     if any(finding.id == "CKPT-ADAPTER-BASE" for finding in notes):
         return cli.Outcome(result, notes, str(path))  # what follows would need the base
     following = evaluation(path, job, chosen)

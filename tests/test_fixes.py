@@ -4,22 +4,24 @@ import os
 
 import applied_fixes
 import broken_inputs
+import broken_outputs
 import broken_specs
 import pytest
+
+PARTS = (broken_inputs, broken_specs, broken_outputs)
+CORPUS = [broken for part in PARTS for broken in part.CORPUS]
 
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fixes") / "here"
     folder.mkdir()
-    broken_inputs.make(folder)
-    broken_specs.make(folder)
+    for part in PARTS:
+        part.make(folder)
     return applied_fixes.World(folder)
 
 
-@pytest.mark.parametrize(
-    "broken", [*broken_inputs.CORPUS, *broken_specs.CORPUS], ids=lambda one: one.name
-)
+@pytest.mark.parametrize("broken", CORPUS, ids=lambda one: one.name)
 def test_every_fix_mends_what_it_names_and_nothing_else_changes(broken, world, monkeypatch):
     monkeypatch.setenv("COSMOS_CACHE", str(world.folder.parent / "cache"))
     if broken.tools:

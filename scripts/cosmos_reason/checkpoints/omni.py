@@ -114,7 +114,7 @@ def _refuse_folders(folder: Path, donor: Path | None) -> None:
         raise bad_input("CKPT-SOURCE-MISSING", folder, message)
     if donor and not donor.is_dir():
         message = f"there is no such folder; name a {families.OMNI.family.title} model"
-        raise bad_input("CKPT-DONOR-MISSING", donor, message, _donor(families.OMNI, {}))
+        raise bad_input("CKPT-DONOR-MISSING", donor, message)
     dcp.refuse(folder, "--checkpoint-path")
     snapshots = sorted(folder.glob("snapshots/*/config.json"))
     if snapshots:
@@ -281,11 +281,10 @@ def _config(folder: Path, layout: Layout, published: Mapping, dtype: str) -> dic
 
 
 def _donor(layout: Layout, published: Mapping) -> Fix:
-    """Name the donor of that width; the smallest for a config that tells none."""
+    """Name the donor of that width; none for a config that tells no width, or another."""
     text = published.get("text_config")
-    width = text.get("hidden_size") if isinstance(text, dict) else None
-    donor = layout.donors.get(width) or next(iter(layout.donors.values()))
-    return Fix(flags={"--vlm-model-name": donor})
+    donor = layout.donors.get(text.get("hidden_size")) if isinstance(text, dict) else None
+    return Fix(flags={"--vlm-model-name": donor} if donor else {})
 
 
 def _small_files(

@@ -30,6 +30,7 @@ from cosmos_reason.checkpoints import (
     safetensors_files,
     tensor_numbers,
 )
+from cosmos_reason.remote import model_names
 
 MODEL, ADAPTER, RESUME = "model", "adapter", "resume"
 USES = {MODEL: ["evaluate"], ADAPTER: ["evaluate", "merge"], RESUME: ["resume"]}
@@ -199,8 +200,13 @@ def is_model(folder: Path) -> bool:
 
 def models_meant(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return what a folder that is given to `--checkpoint` stands for: (undamaged models, damaged
-    ones). A model stands for itself, a train job or its output for all its models."""
+    ones). A model stands for itself, a train job or its output for all its models. Raises Failure
+    with what is wrong with a model, which a cluster would find out once the job has its GPUs."""
     if is_model(folder):
+        problems = [one for one in verify(folder) if one.severity == findings.ERROR]
+        _, is_omni = model_names.family(str(folder))
+        if problems and not is_omni:  # of which the engine says how it is converted
+            raise Failure(problems, findings.EXIT_CHECKS_FAILED)
         return [folder], []
     listed = [one for one in models(output_of(folder)) if not one.superseded_by]
     whole = [checkpoint.path for checkpoint in listed if checkpoint.complete]

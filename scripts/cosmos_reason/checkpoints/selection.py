@@ -267,8 +267,8 @@ class Training:
         # A merged model and the adapter it was made of are of one step.
         same = [checkpoint.name for checkpoint, other in self.saved[1:] if other == lowest]
         if same:
-            message = f"of step {lowest.step} there is also {', '.join(same)}"
-            notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message, flags(same[0])))
+            message = f"of step {lowest.step} there is also {', '.join(same)}; --by takes its name"
+            notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message))
         return chosen, notes
 
     def _why_log_ties_none(self) -> str:
@@ -304,8 +304,9 @@ class Training:
             f"{basis}; it is a proxy: cosmos-rl leaves the last partial batch out of it, "
             "and the lowest is often not the best accuracy"
         )
-        scored = "accuracy" if "accuracy" in self._metrics() else ""
-        return findings.info("CKPT-VAL-LOSS-PROXY", self.output_dir, message, flags(scored))
+        if "accuracy" in self._metrics():
+            message += "; --by accuracy goes by the answers that were scored"
+        return findings.info("CKPT-VAL-LOSS-PROXY", self.output_dir, message)
 
     def _unequal_validations(self, chosen: Checkpoint) -> list[Finding]:
         """Return a warning where other checkpoints were validated on more records than the chosen

@@ -9,6 +9,7 @@ from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import ERROR, INFO
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import MOVED, moved_to_shards
 from cosmos_reason.rules.rule import TRAINING, Rule
@@ -37,12 +38,12 @@ def bad_patterns(patterns: list[str] | None) -> str:
     return ", ".join(wrong)
 
 
-def targets(case) -> list[str] | str:
+def targets(case: Case) -> list[str] | str:
     """Return the layers that get adapters: entries of a list, or one word for a group of layers."""
     return (case("policy.lora") and case("policy.lora.target_modules")) or []
 
 
-def is_part_of_a_layer(case, entry: str) -> bool:
+def is_part_of_a_layer(case: Case, entry: str) -> bool:
     """Return whether an entry is part of the name of a layer of the model, or of any family where
     that is not known."""
     family = FAMILIES.get(model_names.family(case.model)[0])
@@ -50,13 +51,13 @@ def is_part_of_a_layer(case, entry: str) -> bool:
     return " " not in entry and LAYER_NUMBER.sub("0", entry) in layers
 
 
-def unmatched_targets(case) -> list[str]:
+def unmatched_targets(case: Case) -> list[str]:
     if not isinstance(targets(case), list):
         return []
     return [entry for entry in targets(case) if not is_part_of_a_layer(case, entry)]
 
 
-def adapters_to_be_merged(case):
+def adapters_to_be_merged(case: Case):
     entries = targets(case)
     if isinstance(entries, str):
         entries = [entries]
@@ -64,7 +65,7 @@ def adapters_to_be_merged(case):
     return "proj" in entries or any(name in entry for entry in entries for name in unserved)
 
 
-def has_quantized_base(case) -> bool:
+def has_quantized_base(case: Case) -> bool:
     config = Path(case.model) / "config.json"
     return bool(model_names.read_table(config).get("quantization_config"))
 

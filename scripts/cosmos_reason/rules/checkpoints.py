@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import RESUMED, STEPS
 from cosmos_reason.rules.rule import TRAINING, Rule
 
@@ -15,12 +16,12 @@ from cosmos_reason.rules.rule import TRAINING, Rule
 BELOW = ("policy", "*/policy", "checkpoints/*/policy", "*/checkpoints/*/policy")
 
 
-def wrong_resume_folder(case) -> bool:
+def wrong_resume_folder(case: Case) -> bool:
     folder = case("train.resume")
     return case.cosmos and isinstance(folder, str) and not folder.rstrip("/").endswith("/policy")
 
 
-def policy_of_resumed(case) -> str | None:
+def policy_of_resumed(case: Case) -> str | None:
     """Return the newest complete state in a folder that is here; of one that lies elsewhere, what a
     step's folder is sure to hold."""
     from cosmos_reason.checkpoints import run_outputs  # few runs are continued
@@ -37,12 +38,12 @@ def policy_of_resumed(case) -> str | None:
     return str(newest) if newest else None
 
 
-def output_is_elsewhere(case) -> bool:
+def output_is_elsewhere(case: Case) -> bool:
     output = case("train.output_dir")
     return bool(output) and not os.path.isdir(output)
 
 
-def nothing_to_resume(case):
+def nothing_to_resume(case: Case):
     if case("train.resume") is not True or case.resumed:
         return False
     if output_is_elsewhere(case):
@@ -50,7 +51,7 @@ def nothing_to_resume(case):
     return True
 
 
-def incomplete_resume(case):
+def incomplete_resume(case: Case):
     folder = case("train.resume")
     if not isinstance(folder, str) or not os.path.isdir(folder) or wrong_resume_folder(case):
         return False

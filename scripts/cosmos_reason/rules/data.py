@@ -10,6 +10,7 @@ from pathlib import Path
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import steps
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import LOADERS, PREFETCH, SAVE_INTERVAL, STEPS
 from cosmos_reason.rules.rule import LATER, TRAINING, Rule
 from cosmos_reason.spec.keys import DROP_LAST, OF_GUIDES, RESPONSE_MODE, TRAIN_ANNOTATIONS
@@ -21,11 +22,11 @@ SPLIT = "train.train_policy.dataset.test_size"
 VALIDATION_DATA = ("custom.val_dataset.annotation_path", "validation.dataset.name")
 
 
-def has_validation_data(case) -> bool:
+def has_validation_data(case: Case) -> bool:
     return any(case(key) for key in VALIDATION_DATA)
 
 
-def data_for_validation(case) -> Fix:
+def data_for_validation(case: Case) -> Fix:
     """Return a dataset of ours; a share that is said, where the trainer's own reader would split
     one."""
     is_split_anyway = case.cosmos and case(NAME_OF_GUIDES) and not case(TRAIN_ANNOTATIONS)
@@ -34,7 +35,7 @@ def data_for_validation(case) -> Fix:
     return Fix(flags={"--eval-root": "DIR"})
 
 
-def validation_without_data(case):
+def validation_without_data(case: Case):
     if not case("validation.enable") or case(VALIDATION_DATA[0]) or case.has_own_data:
         return False
     if case(TRAIN_ANNOTATIONS):
@@ -43,11 +44,11 @@ def validation_without_data(case):
     return not case(VALIDATION_DATA[1]) and not is_split
 
 
-def is_best_by_answers(case) -> bool:
+def is_best_by_answers(case: Case) -> bool:
     return case(BEST_BY) == "val_accuracy"
 
 
-def validate_or_ask_nothing(case) -> Fix:
+def validate_or_ask_nothing(case: Case) -> Fix:
     if has_validation_data(case):
         return Fix(changes={"validation.enable": True})
     if is_best_by_answers(case):  # which only answers can tell
@@ -55,7 +56,7 @@ def validate_or_ask_nothing(case) -> Fix:
     return Fix(changes={ANSWERED: 0})
 
 
-def validate_at_saves(case) -> Fix:
+def validate_at_saves(case: Case) -> Fix:
     """Validate when saving; a change of how often is saved only where both count steps."""
     epochs = case("train.ckpt.save_freq_in_epoch")
     if not epochs:
@@ -65,7 +66,7 @@ def validate_at_saves(case) -> Fix:
     return Fix(changes={"validation.freq": case.save_interval} if case.save_interval else {})
 
 
-def saves_between_validations(case):
+def saves_between_validations(case: Case):
     both = case("validation.enable") and case("train.ckpt.enable_checkpoint")
     if not both or not case.cosmos or case.has("validation.freq_in_epoch"):
         return False
@@ -78,13 +79,13 @@ def saves_between_validations(case):
     return None
 
 
-def loggers_with_effect(case) -> list[str]:
+def loggers_with_effect(case: Case) -> list[str]:
     """Console and what else was asked for and has an effect."""
     without = {"console"} if case.engine == "tao" else {"console", "tao"}
     return ["console", *(name for name in case("logging.logger") if name not in without)]
 
 
-def loggers_without_effect(case):
+def loggers_without_effect(case: Case):
     given = set(case("logging.logger"))
     if case.cosmos:
         return given != set(loggers_with_effect(case))
@@ -98,7 +99,7 @@ def saved_on_disk(theirs) -> str | None:
     return path if is_saved else None
 
 
-def without_training_data(case):
+def without_training_data(case: Case):
     """Return words where a dataset is named that has to be built first."""
     if case(TRAIN_ANNOTATIONS) or case.has_own_data:
         return None
@@ -110,7 +111,7 @@ def without_training_data(case):
     return f"{command} makes {output}/train, for --train-root, of the dataset that is named"
 
 
-def data_of_guides(case) -> Fix:
+def data_of_guides(case: Case) -> Fix:
     """Name the data where this project reads them, when NVIDIA's guides named them in their own
     table."""
     theirs = case(OF_GUIDES)
@@ -131,7 +132,7 @@ def data_of_guides(case) -> Fix:
     return Fix(changes=changes)
 
 
-def train_reasoning(case) -> Fix | str:
+def train_reasoning(case: Case) -> Fix | str:
     """Return a change of the key where the engine applies it, else data whose answers hold it."""
     if case.engine != "cosmos-rl":
         return "think"
@@ -140,7 +141,7 @@ def train_reasoning(case) -> Fix | str:
     return Fix(command=command)
 
 
-def reasoning_left_out(case):
+def reasoning_left_out(case: Case):
     reasoned = case.facts and case.facts.get("reasoning_beside")
     if reasoned and case(RESPONSE_MODE) == "answer" and not case.has_other_facts:
         return f"{reasoned} of {case.facts['records']} records have it"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.rule import LATER, MODELS, Rule
 from cosmos_reason.spec import quantizing
 
 DEFAULT_SAMPLES, FEW_SAMPLES = 512, 64
 
 
-def shown_kind(case) -> str:
+def shown_kind(case: Case) -> str:
     """Return the kind of medium that a file's name shows, else the one asked for."""
     from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
@@ -25,24 +26,24 @@ def shown_kind(case) -> str:
 CALIBRATED_BY = (quantizing.SCHEME, quantizing.CACHE)
 
 
-def is_calibrated(case) -> bool:
+def is_calibrated(case: Case) -> bool:
     is_static = case(quantizing.CACHE) == "fp8"
     return is_static or case(quantizing.SCHEME) != quantizing.DATA_FREE
 
 
-def reads_records(case) -> bool:
+def reads_records(case: Case) -> bool:
     """Return whether the quantization looks at data: the container's always does."""
     return case.engine == "tao" or is_calibrated(case)
 
 
-def default_samples(case) -> int | None:
+def default_samples(case: Case) -> int | None:
     """Return the usual number of calibration records, or all there are; None where these are few,
     too."""
     most = min(DEFAULT_SAMPLES, case.records or DEFAULT_SAMPLES)
     return most if most >= FEW_SAMPLES else None
 
 
-def few_samples(case) -> str | bool:
+def few_samples(case: Case) -> str | bool:
     """Tell of few calibration records, of which there may be fewer than were asked for."""
     wanted = case(quantizing.SAMPLES)
     used = min(wanted, case.records or wanted)
@@ -51,7 +52,7 @@ def few_samples(case) -> str | bool:
     return f"the data has {used} records" if used < wanted else True
 
 
-def more_samples_than_records(case) -> str | None:
+def more_samples_than_records(case: Case) -> str | None:
     wanted = case(quantizing.SAMPLES)
     if is_calibrated(case) and case.records and wanted > case.records >= FEW_SAMPLES:
         return f"the data has {case.records} records, so {case.records} are used"

@@ -9,6 +9,7 @@ from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate.gpu_memory import geometry
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import (
     GRID,
     POLICY_GPUS,
@@ -66,7 +67,7 @@ def standard_layout(
     }
 
 
-def layout_for_gpus(case) -> Fix:
+def layout_for_gpus(case: Case) -> Fix:
     """Return the standard layout, with 1 for every other size."""
     if case.action == "grpo" and case("mode") == "disaggregated" and case.gpus < 2:
         return Fix()
@@ -78,7 +79,7 @@ def layout_for_gpus(case) -> Fix:
     return Fix(changes=dict.fromkeys(keys, 1) | standard)
 
 
-def shards_for_gpus(case) -> Fix | int:
+def shards_for_gpus(case: Case) -> Fix | int:
     """Return the shards that fill the GPUs beside the other sizes, or the standard layout when
     those do not divide them."""
     others = case.policy_gpus // case(SHARD)
@@ -91,7 +92,7 @@ def moved_to_shards(size: str) -> Callable:
     """Return a fix: 1 for a size, and for those that wrapped models have not, on as many GPUs as
     before."""
 
-    def fix(case) -> Fix:
+    def fix(case: Case) -> Fix:
         names = {size}
         if case.is_wrapped:
             names |= {"cp_size", "pp_size"}
@@ -102,15 +103,15 @@ def moved_to_shards(size: str) -> Callable:
     return fix
 
 
-def in_pipeline(case) -> bool:
+def in_pipeline(case: Case) -> bool:
     return case("policy.parallelism.pp_size") > 1
 
 
-def in_tensor_parallel(case) -> bool:
+def in_tensor_parallel(case: Case) -> bool:
     return case("policy.parallelism.tp_size") > 1
 
 
-def replicated(case) -> bool:
+def replicated(case: Case) -> bool:
     return case("policy.parallelism.dp_replicate_size") > 1
 
 
@@ -118,7 +119,7 @@ SIZED = ("policy.lora", "{model}")  # what decides how far a model is sharded
 MOVED = ("{model}", SHARD, GRID + "cp_size", GRID + "pp_size")  # what moved_to_shards reads
 
 
-def moved(case, table: str, first: str, second: str) -> Fix:
+def moved(case: Case, table: str, first: str, second: str) -> Fix:
     """Return the fix that gives the ranks of one size to another of the same table."""
     sizes = case(table + first) * case(table + second)
     return Fix(changes={table + first: 1, table + second: sizes})

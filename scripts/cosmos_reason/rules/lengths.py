@@ -19,13 +19,13 @@ LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordin
 TOKENS = ("{vision}", "{model}")  # what the tokens of a record depend on
 
 
-def limit_and_room(case) -> tuple[int, int]:
+def limit_and_room(case: Case) -> tuple[int, int]:
     """Return the longest sequence, and how much of it is kept for what is generated."""
     limit, generated = actions.LENGTHS[case.action]
     return case(limit), case(generated) if generated else 0
 
 
-def too_long(case):
+def too_long(case: Case):
     """Return the records whose tokens, with room for what is generated, exceed the longest
     sequence."""
     limit, room = limit_and_room(case)
@@ -39,7 +39,7 @@ def too_long(case):
     )
 
 
-def longer_max_length(case) -> int | Fix | None:
+def longer_max_length(case: Case) -> int | Fix | None:
     """Return a length in which every record fits, or, when that is beyond the default, a pixel
     budget that makes them fit."""
     limit, room = limit_and_room(case)
@@ -56,7 +56,7 @@ def longer_max_length(case) -> int | Fix | None:
     return None
 
 
-def loader_gib(case) -> float:
+def loader_gib(case: Case) -> float:
     """Decoded frames that the loaders of one rank hold ready when every record is as long as the
     longest."""
     if not case.tokens:
@@ -69,7 +69,7 @@ def loader_gib(case) -> float:
     return record_tokens.loader_bytes(case.full["train"], most, patch, frames) / 2**30
 
 
-def fewer_batches(case) -> Fix:
+def fewer_batches(case: Case) -> Fix:
     from cosmos_reason.estimate import record_tokens
 
     ready = case(LOADERS) * (case(PREFETCH) or record_tokens.TORCH_PREFETCH)
@@ -78,7 +78,7 @@ def fewer_batches(case) -> Fix:
     return Fix(changes={LOADERS: 0, PREFETCH: None})
 
 
-def loaders_beyond_memory(case):
+def loaders_beyond_memory(case: Case):
     gib = loader_gib(case)
     if gib > LOADER_GIB:
         return f"{LOADERS} x it: up to {gib:.0f} GiB of decoded frames on each rank"
@@ -89,24 +89,24 @@ def facts_of_other_data(case: Case) -> str | None:
     return f"facts are of {case.facts.get('annotations')}" if case.has_other_facts else None
 
 
-def short_length(case):
+def short_length(case: Case):
     own = (model_names.known_family(case.model).defaults or {}).get("max_length", DEFAULT_LENGTH)
     usual = min(own, model_names.positions(case.model) or DEFAULT_LENGTH)
     return case("policy.model_max_length") < usual and not are_lengths_known(case)
 
 
-def are_lengths_known(case) -> bool:
+def are_lengths_known(case: Case) -> bool:
     """Return whether all records could be counted; then SPEC-LENGTH-SAMPLE judges them."""
     return bool(case.tokens) and not any(record.problem for record in case.tokens)
 
 
-def beyond_positions(case) -> str:
+def beyond_positions(case: Case) -> str:
     positions = model_names.positions(case.model)
     limit, _ = limit_and_room(case)
     return f"the model has {positions} positions" if positions and limit > positions else ""
 
 
-def length_of_positions(case) -> int | None:
+def length_of_positions(case: Case) -> int | None:
     """Return the model's positions, unless a record is longer."""
     positions = model_names.positions(case.model)
     _, room = limit_and_room(case)
@@ -114,7 +114,7 @@ def length_of_positions(case) -> int | None:
     return positions if longest + room <= positions else None
 
 
-def records_beyond_positions(case):
+def records_beyond_positions(case: Case):
     detail = beyond_positions(case)
     if detail and are_lengths_known(case) and length_of_positions(case):
         return ""

@@ -11,7 +11,7 @@ from cosmos_reason.base import bundle, families
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import COSMOS
+from cosmos_reason.rules.case import COSMOS, Case
 from cosmos_reason.rules.data import NAME_OF_GUIDES
 from cosmos_reason.rules.rule import ANY, ASKED, LATER, TRAINING, Rule
 from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
@@ -21,14 +21,14 @@ MINIATURE = 100e6  # bytes
 OF_LOADED_MODEL = frozenset({"SPEC-MODEL-FAMILY-ASKED", "SPEC-MODEL-ASSUMED"})
 
 
-def convert(case) -> Fix:
+def convert(case: Case) -> Fix:
     return Fix(
         command="scripts/prepare_cosmos3_vlm_checkpoint.py",
         flags={"--checkpoint-path": case.model, "--output-path": "DIR"},
     )
 
 
-def unloadable(case) -> str:
+def unloadable(case: Case) -> str:
     """Return the architecture of the model, or of the base of an adapter, that the engine does not
     load. A dataset script of somebody's own may hand cosmos-rl the media of any."""
     if case.has_own_data or has_script_of_guides(case.action, case.engine, case):
@@ -42,7 +42,7 @@ def unloadable(case) -> str:
     return ""
 
 
-def told_unloadable(case) -> str:
+def told_unloadable(case: Case) -> str:
     """Return `unloadable`, with NVIDIA's engine for it where there is one that we do not drive."""
     found = unloadable(case)
     elsewhere = families.FAMILIES[found].elsewhere if found in families.FAMILIES else ""
@@ -58,7 +58,7 @@ def has_script_of_guides(action: str, engine: str, value: Callable[[str], object
     return bool(theirs or name) and not ours
 
 
-def engine_that_loads(case) -> Fix:
+def engine_that_loads(case: Case) -> Fix:
     return engine_for(case.action, unloadable(case))
 
 
@@ -71,7 +71,7 @@ def engine_for(action: str, architecture: object) -> Fix:
     return Fix()
 
 
-def miniature(case):
+def miniature(case: Case):
     base = case.params.get("base")
     whole = (case(base) if base else "") or case.model
     if not whole.startswith("/"):
@@ -80,7 +80,7 @@ def miniature(case):
     return f"{size / 1e6:.1f} MB of weights" if 0 < size < MINIATURE else None
 
 
-def assumed(case) -> bool | str:
+def assumed(case: Case) -> bool | str:
     """Return whether tokens and memory are counted for an architecture that nothing tells; words
     where a config.json tells one that is not known here."""
     base = case.params.get("base")
@@ -95,13 +95,13 @@ def assumed(case) -> bool | str:
     return not (families.names_default(whole) or is_looked_at)
 
 
-def model_that_never_ran(case):
+def model_that_never_ran(case: Case):
     base = case.params.get("base")
     known = model_names.unproven
     return known((case(base) if base else "") or "") or known(case.model)
 
 
-def model_is_an_adapter(case):
+def model_is_an_adapter(case: Case):
     adapter = shlex.quote(str(case.model))
     merge = f"select_checkpoint.py {adapter} --merge DIR makes it"
     return bool(case.adapter_base) and merge

@@ -9,6 +9,7 @@ from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import SHARED
 from cosmos_reason.rules.lengths import TOKENS
@@ -26,7 +27,7 @@ SHARING = (
 )  # fmt: skip
 
 
-def shared_plan(case) -> gpu_memory.Plan | None:
+def shared_plan(case: Case) -> gpu_memory.Plan | None:
     """Return what a GPU that policy and rollouts share has to hold, with the longest record where
     records are counted and with none where not; None in the other modes and for an unknown
     model."""
@@ -39,7 +40,7 @@ def shared_plan(case) -> gpu_memory.Plan | None:
     return gpu_memory.of_spec(case, total, vision, total)
 
 
-def no_gpu_holds(case) -> str:
+def no_gpu_holds(case: Case) -> str:
     plan = shared_plan(case)
     name, largest = max(bundle.skill_info()["gpu_types"].items(), key=lambda item: item[1])
     if plan is None or _fits(plan, largest):
@@ -49,7 +50,7 @@ def no_gpu_holds(case) -> str:
     return f"{policy:.0f} GiB besides the {least:.0f} of vllm, {largest:.0f} on a {name}"
 
 
-def gpus_that_hold(case) -> str:
+def gpus_that_hold(case: Case) -> str:
     """Return the GPUs that are large enough, and which part of them vllm can have."""
     plan = shared_plan(case)
     if plan is None:
@@ -67,13 +68,13 @@ def _fits(plan: gpu_memory.Plan, gib: float) -> bool:
     return least <= most
 
 
-def smaller_policy(case) -> Fix:
+def smaller_policy(case: Case) -> Fix:
     largest = max(bundle.skill_info()["gpu_types"].values())
     found = gpu_memory.cheapest_fix(shared_plan(case), largest, 1, 0)
     return found[0] if found else Fix()
 
 
-def padded_vocabulary(case) -> str:
+def padded_vocabulary(case: Case) -> str:
     if case("mode") == "disaggregated" or not case.model.startswith("/"):
         return ""
     config = model_names.read_table(Path(case.model) / "config.json")
@@ -82,7 +83,7 @@ def padded_vocabulary(case) -> str:
     return f"{rows} rows of vocabulary" if type(rows) is int and rows % ROWS else ""
 
 
-def offloads(case) -> str:
+def offloads(case: Case) -> str:
     asked = [key for key in ("fsdp_offload", "activation_offload") if case(f"train.{key}")]
     return f"train.{asked[0]}" if asked and case("mode") == SHARED else ""
 

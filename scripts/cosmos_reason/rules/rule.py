@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cosmos_reason.rules.case import Case
+
 LATER = "later"  # a warning while a spec is built, an error when it is launched
 ASKED = "asked"  # a warning where answers are judged, an info elsewhere
 TRAINING = "train grpo"
@@ -31,7 +33,7 @@ class Rule:
     actions: str
     key: str
     reason: str
-    broken: Callable
+    broken: Callable[[Case], object]
     reads: tuple[str, ...] = ()
     fix: object = None
 

@@ -7,6 +7,7 @@ import math
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import steps as schedule
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import (
     GRID,
     MINI_BATCH,
@@ -32,25 +33,25 @@ def largest_multiple(batch: int, of: int) -> int:
     return max(1, batch // of) * of
 
 
-def mini_batches_of_all_ranks(case) -> int:
+def mini_batches_of_all_ranks(case: Case) -> int:
     return case(MINI_BATCH) * case(SHARD) * case(GRID + "dp_replicate_size")
 
 
-def batch_not_over_all_ranks(case):
+def batch_not_over_all_ranks(case: Case):
     wanted = mini_batches_of_all_ranks(case)
     if case(BATCH) % wanted:
         return f"that is {wanted}"
     return None
 
 
-def ranks_left_over(case, batch: int) -> str:
+def ranks_left_over(case: Case, batch: int) -> str:
     """Return words where a replica, of several, cannot deal a batch to its ranks evenly."""
     if not case.cosmos or case(REPLICAS) == 1 or batch % case.ranks_of_replica == 0:
         return ""
     return f"a replica has {case.ranks_of_replica} ranks"
 
 
-def no_step(case):
+def no_step(case: Case):
     if case.steps_per_epoch != 0:
         return None
     records = case.records
@@ -63,7 +64,7 @@ def no_step(case):
     )
 
 
-def few_steps(case):
+def few_steps(case: Case):
     # A limit says that so few are wanted; what goes on from an earlier run had more before.
     if case("train.max_num_steps") or case("train.resume"):
         return None
@@ -77,11 +78,11 @@ def few_steps(case):
     return f"{case.steps} steps in all; {ways} is enough"
 
 
-def enough_epochs(case) -> int:
+def enough_epochs(case: Case) -> int:
     return math.ceil(FEW_STEPS / case.steps_per_epoch)
 
 
-def batch_of_enough_steps(case) -> int | None:
+def batch_of_enough_steps(case: Case) -> int | None:
     """Return a batch of a rank that deals an epoch evenly to enough steps, None where that would be
     less than LEAST_BATCH records of all ranks."""
     steps = math.ceil(FEW_STEPS / case("train.epoch"))
@@ -92,7 +93,7 @@ def batch_of_enough_steps(case) -> int | None:
     return batch if is_offered else None
 
 
-def more_steps(case) -> Fix:
+def more_steps(case: Case) -> Fix:
     """Return a smaller batch before more epochs: the same records are seen as often."""
     batch = batch_of_enough_steps(case)
     if batch is None:
@@ -104,16 +105,16 @@ def more_steps(case) -> Fix:
     return Fix(changes=changes)
 
 
-def warms_up_by_epochs(case) -> bool:
+def warms_up_by_epochs(case: Case) -> bool:
     """Engine tao alone reads the epochs."""
     return case.engine == "tao" and case.has(WARMUP_EPOCHS) and not case.has(WARMUP)
 
 
-def warmup_is_a_share(case) -> bool:
+def warmup_is_a_share(case: Case) -> bool:
     return isinstance(case(WARMUP), float) and case(WARMUP) <= 1
 
 
-def length_of_warmup(case):
+def length_of_warmup(case: Case):
     # It is told when the spec is built; at each launch it would be noise.
     if case.launch or not case.steps or warms_up_by_epochs(case):
         return None
@@ -124,7 +125,7 @@ def length_of_warmup(case):
     return f"a warm-up of {steps} of {case.steps} steps"
 
 
-def interval_beyond_run(case, steps_key: str, epochs_key: str) -> str | None:
+def interval_beyond_run(case: Case, steps_key: str, epochs_key: str) -> str | None:
     """Return an interval of more epochs than the run has, or of more steps."""
     steps, run_epochs = case(steps_key), case("train.epoch")
     epochs = case(epochs_key) if case.is_read(epochs_key) else 0
@@ -138,18 +139,18 @@ def interval_beyond_run(case, steps_key: str, epochs_key: str) -> str | None:
     return None
 
 
-def save_beyond_run(case) -> str | None:
+def save_beyond_run(case: Case) -> str | None:
     return interval_beyond_run(case, "train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch")
 
 
-def save_half_way(case) -> Fix:
+def save_half_way(case: Case) -> Fix:
     if not case.steps:
         return Fix(changes={"train.ckpt.save_freq_in_epoch": 1})
     half = max(1, int(case.steps) // 2)
     return Fix(changes={"train.ckpt.save_freq_in_epoch": 0, "train.ckpt.save_freq": half})
 
 
-def validate_within_run(case) -> Fix | int:
+def validate_within_run(case: Case) -> Fix | int:
     """Validate half-way, or each epoch where the run's steps are not known."""
     if not case.steps:
         return Fix(changes={VALIDATION_EPOCHS: 1})
@@ -159,7 +160,7 @@ def validate_within_run(case) -> Fix | int:
     return half
 
 
-def first_validation_beyond_run(case):
+def first_validation_beyond_run(case: Case):
     if not case("validation.enable"):
         return None
     # All trainers validate at the end of a run, the embedded engine also where it saves.
@@ -169,12 +170,12 @@ def first_validation_beyond_run(case):
     return interval_beyond_run(case, "validation.freq", VALIDATION_EPOCHS)
 
 
-def warmup_in_whole_steps(case) -> int | float:
+def warmup_in_whole_steps(case: Case) -> int | float:
     steps = math.ceil(case(WARMUP))
     return 0.03 if case.steps and steps >= case.steps else steps
 
 
-def warmup_share(case) -> float:
+def warmup_share(case: Case) -> float:
     """Return the part of the run that warms up; 0 when it is not known."""
     if warms_up_by_epochs(case):
         return case(WARMUP_EPOCHS) / case("train.epoch")
@@ -183,13 +184,13 @@ def warmup_share(case) -> float:
     return case(WARMUP) / case.steps if case.steps else 0.0
 
 
-def short_warmup(case) -> Fix:
+def short_warmup(case: Case) -> Fix:
     if warms_up_by_epochs(case):
         return Fix(changes={WARMUP_EPOCHS: 0.03 * case("train.epoch")})
     return Fix(changes={WARMUP: 0.03})
 
 
-def long_warmup(case):
+def long_warmup(case: Case):
     share = warmup_share(case)
     if not 0.2 < share < 1:
         return None
@@ -202,7 +203,7 @@ def long_warmup(case):
 RATE_OF_BFLOAT16 = 0.02 * 2**-9
 
 
-def rate_lost_in_rounding(case):
+def rate_lost_in_rounding(case: Case):
     if case("policy.lora") or case("train.master_dtype") != "bfloat16":
         return None
     if case(RATE) >= RATE_OF_BFLOAT16:

@@ -8,30 +8,31 @@ from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.rule import ANY, Rule
 from cosmos_reason.spec import document
 
 PIXEL_SIZES = ("min_pixels", "max_pixels", "resized_height", "resized_width")
 
 
-def sampled(case, name: str):
+def sampled(case: Case, name: str):
     """Return the value of one of the action's sampling keys."""
     return case(case.vision + name)
 
 
-def removed(case, *names: str) -> Fix:
+def removed(case: Case, *names: str) -> Fix:
     """Return the fix that takes some of the action's sampling keys away."""
     return Fix(changes={case.vision + name: None for name in names})
 
 
-def crossed_frame_bounds(case):
+def crossed_frame_bounds(case: Case):
     least, most = sampled(case, "min_frames"), sampled(case, "max_frames")
     if least and most and least > most:
         return f"max_frames is {most}"
     return None
 
 
-def lowers_floor(case) -> bool:
+def lowers_floor(case: Case) -> bool:
     """Return whether the engine reads max_pixels and no min_pixels: its own reader lowers the
     floor."""
     known = document.keys(case.action)
@@ -39,7 +40,7 @@ def lowers_floor(case) -> bool:
     return case.engine in engines[0] and case.engine not in engines[1]
 
 
-def pixel_conflict(case) -> tuple[int, dict] | None:
+def pixel_conflict(case: Case) -> tuple[int, dict] | None:
     """Return the floor that max_pixels is below, and the changes that repair it; media of unknown
     kind count as clips."""
     sizes = {name: sampled(case, name) for name in PIXEL_SIZES}
@@ -54,18 +55,18 @@ def pixel_conflict(case) -> tuple[int, dict] | None:
     return floor, {case.vision + name: value for name, value in changes.items()}
 
 
-def pixels_below_floor(case):
+def pixels_below_floor(case: Case):
     conflict = None if lowers_floor(case) else pixel_conflict(case)
     if conflict:
         return f"min_pixels is {conflict[0]}"
     return None
 
 
-def floor_of_frame(case) -> int:
+def floor_of_frame(case: Case) -> int:
     return sampled(case, "min_pixels") or sampling.FRAME_MIN_TOKENS * case.token_side**2
 
 
-def frames_in_budget(case) -> Fix:
+def frames_in_budget(case: Case) -> Fix:
     """Return as many frames as the budget holds; where it holds none, the budget that they take."""
     fewest = {"nframes": 2, "max_frames": sampled(case, "min_frames") or sampling.MIN_FRAMES}
     counted = "nframes" if sampled(case, "nframes") else "max_frames"
@@ -77,7 +78,7 @@ def frames_in_budget(case) -> Fix:
     return Fix(changes={case.vision + "total_pixels": needed})
 
 
-def floor_beyond_budget(case):
+def floor_beyond_budget(case: Case):
     if all([sampled(case, "resized_height"), sampled(case, "resized_width")]):
         return None  # a size that is given has neither floor nor budget
     total = sampled(case, "total_pixels")
@@ -88,7 +89,7 @@ def floor_beyond_budget(case):
     return None
 
 
-def fewer_frames(case) -> int | None:
+def fewer_frames(case: Case) -> int | None:
     """Return the most frames, below those asked for, that every clip has; none where a clip cannot
     be sampled at all."""
     asked = sampled(case, "nframes") or 0
@@ -99,7 +100,7 @@ def fewer_frames(case) -> int | None:
     return None
 
 
-def clips_too_short(case):
+def clips_too_short(case: Case):
     failing = [record for record in case.tokens if record.problem]
     if not failing:
         return None
@@ -110,7 +111,7 @@ def clips_too_short(case):
     )
 
 
-def videos_of_pictures(case):
+def videos_of_pictures(case: Case):
     """Return the records that engine tao's evaluation cannot read."""
     if case.engine != "tao" or not case.facts:
         return None
@@ -122,7 +123,7 @@ def videos_of_pictures(case):
     return None
 
 
-def records_without_rate(case):
+def records_without_rate(case: Case):
     """Return the records that the loader of engine tao ends at."""
     by_fps = case.has(case.vision + "fps") and not case.has(case.vision + "nframes")
     if not by_fps or case.engine != "tao" or not case.facts:

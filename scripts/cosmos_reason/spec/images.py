@@ -70,7 +70,8 @@ def issue(name: str, engine: str, version: str | None) -> tuple[str, str] | None
     images = bundle.skill_info()["images"]
     if engine != ENGINE and name not in images:
         return None
-    known = facts(name, version).get("known_issue")
+    # A listed image is what it is; that it is called another version is an error of its own.
+    known = (images.get(name) or facts(name, version)).get("known_issue")
     if not known:
         return None
     sound = next(other for other, about in images.items() if "known_issue" not in about)
@@ -232,8 +233,10 @@ def _taken_for(name: str, version: str | None) -> list[findings.Finding]:
     listed = bundle.skill_info()["images"].get(name)
     if listed and version not in (None, listed["version"]):
         message = f"got --image-version {version}, but this image is {listed['version']}"
-        fix = Fix(flags={"--image-version": listed["version"]})
-        return [findings.error("JOB-IMAGE-VERSION", name, message, fix)]
+        flags = {"--image-version": listed["version"]}
+        if version in versions():  # said by the user, who may have named no image
+            flags = {"--image": name_of(version)}
+        return [findings.error("JOB-IMAGE-VERSION", name, message, Fix(flags=flags))]
     if listed or version:
         return []
     taken = facts(name)["version"]
