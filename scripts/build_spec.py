@@ -260,9 +260,9 @@ def newest_resume(folder: Path, record: dict) -> str | None:
     return jobs.Job.from_json(folder, record).newest_resume()
 
 
-def check(args, draft: Draft) -> list[f.Finding]:
-    """Fit the draft to its engine, then everything that stands against it,
-    with fixes for this command line."""
+def check(args, draft: Draft) -> tuple[Case | None, list[f.Finding]]:
+    """Fit the draft to its engine; return its case and everything that stands against it, with
+    fixes for this command line."""
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     if facts and draft.attempt(read_facts, facts) is None:
         facts = None
@@ -285,48 +285,37 @@ def check(args, draft: Draft) -> list[f.Finding]:
     gpus, nodes = size_to_check(args, draft)
     words = (args.action, args.engine, draft.spec)
     known = {"gpus_per_node": gpus, "nodes": nodes, "drafted": draft.files}
-    found = draft.attempt(rules.check, *words, facts, **known)
-    if found is None:  # the tables beside the facts cannot be read
-        found = rules.check(*words, **known)
-    found = not_about_template(draft, found, bool(args.parent_job))
-    found = not_said_already(draft, without_refused_roots(draft, found))
+    examined = draft.attempt(rules.examined, *words, facts, **known)
+    if examined is None:  # the tables beside the facts cannot be read
+        examined = rules.examined(*words, **known)
+    case, found = examined
+    found = without_consequences(draft, found, bool(args.parent_job))
     unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
-    return [for_this_line(draft, one) for one in unique.values()]
+    return case, [for_this_line(draft, one) for one in unique.values()]
 
 
-def not_about_template(draft: Draft, found: list[f.Finding], has_parent: bool) -> list[f.Finding]:
-    """Leave out findings about values that only stand in for refused ones."""
+def without_consequences(draft: Draft, found: list[f.Finding], has_parent: bool) -> list[f.Finding]:
+    """Leave out what only follows from findings of the draft: what stands in for a refused value,
+    or is missing because a root, a model or a config was refused."""
     refused = {one.id for one in draft.findings if one.severity == f.ERROR}
     if refused & {"SPEC-ACTION", "SPEC-FILE", cosmos_framework.ID}:
         return []
-    key = draft.params["model"]
-    lacks_parent = has_parent and draft.origins.get(key) == TEMPLATE
+    model = draft.params["model"]
+    lacks_parent = has_parent and draft.origins.get(model) == TEMPLATE
     if lacks_parent and draft.action == "train":  # which would have told the whole spec
-        return [finding for finding in found if is_asked_for(draft, finding.where)]
-    if lacks_parent or "SPEC-MODEL-NAME" in refused:  # nobody asked for the template's model
-        return [finding for finding in found if finding.where != key]
-    return found
-
-
-def not_said_already(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
-    """Leave out what follows from a finding of the draft: questions that the datasets of a config
-    would be, and what is assumed of a model that is refused."""
-    said = {finding.id for finding in draft.findings}
-    if draft.benchmarks and f.has_errors(draft.findings):
+        found = [one for one in found if is_asked_for(draft, one.where)]
+    elif lacks_parent or "SPEC-MODEL-NAME" in refused:  # nobody asked for the template's model
+        found = [one for one in found if one.where != model]
+    if draft.benchmarks and refused:  # the questions are those of the config's datasets
         found = [one for one in found if one.where not in draft.params["eval_root"]]
-    if said & {"SPEC-MODEL-FAMILY", "SPEC-MODEL-FAMILY-ASKED"}:
+    if {one.id for one in draft.findings} & {"SPEC-MODEL-FAMILY", "SPEC-MODEL-FAMILY-ASKED"}:
         found = [one for one in found if one.id != "SPEC-MODEL-ASSUMED"]
-    return found
-
-
-def without_refused_roots(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
-    """Leave out that data are missing, where a root that is refused named them."""
-    refused = set()
+    roots = set()
     for flag in {"--train-root", "--eval-root", "--guard-root"} & draft.flags.keys():
         keys = draft.params.get(flag.removeprefix("--").replace("-", "_"), ())
         if not draft.named.keys() & set(keys):
-            refused.add(flag)
-    return [one for one in found if not refused & one.fix.flags.keys()]
+            roots.add(flag)
+    return [one for one in found if not roots & one.fix.flags.keys()]
 
 
 def is_asked_for(draft: Draft, where: str) -> bool:
@@ -353,19 +342,20 @@ def main(args) -> cli.Outcome:
     place = take_site(args)
     recognised = recognise(args)
     draft = build(args)
-    found = check(args, draft) + recognised
+    case, found = check(args, draft)
+    found += recognised
     if place:
         found = by_site(place, found)
     found = [told(one) for one in found]
     if args.export:
-        return exported(args, draft, found)
+        return exported(args, draft, case, found)
     if not args.force:
         found += occupied(args.output, draft.files)
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
         raise f.Failure(found, f.EXIT_BAD_INPUT)
     if f.has_errors(found):
         return cli.Outcome({"spec": None}, found, "nothing written")
-    return written(args, draft, found)
+    return written(args, draft, case, found)
 
 
 def told(finding: f.Finding) -> f.Finding:
@@ -453,13 +443,12 @@ def occupied(output: str, others: Iterable[str]) -> list[f.Finding]:
     return [f.error("SPEC-OUTPUT", path, message) for path in there]
 
 
-def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
+def written(args, draft: Draft, case: Case, found: list[f.Finding]) -> cli.Outcome:
     output = Path(args.output)
     for path, records in draft.files.items():
         files.write_json(Path(path), records)
     document.dump(draft.spec, output, args.action, engine=args.engine)
     facts = Path(args.dataset_facts) if args.dataset_facts else None
-    case = Case(args.action, args.engine, draft.spec, facts)
     count = laid_out_for(args, case)
     size = origins.of_nodes(count, case.needed_gpus) if count else {}
     table = draft.origin_table()
@@ -473,7 +462,7 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     return cli.Outcome(result, found, text, following(args, case, found, count), named=IN_TABLE)
 
 
-def exported(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
+def exported(args, draft: Draft, case: Case | None, found: list[f.Finding]) -> cli.Outcome:
     """Write the folder that cosmos-framework trains from."""
     from cosmos_reason.spec import cosmos_framework_export as export
 
@@ -485,7 +474,6 @@ def exported(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
         message = "got a file, or a folder with more than build_spec writes; expected a new name"
         found.append(f.error("SPEC-OUTPUT", str(output), message))
     if not f.has_errors(found):
-        case = Case("train", args.engine, draft.spec, drafted=draft.files)
         model = document.get(draft.spec, draft.params["model"])
         family = model_names.known_family(model)
         is_theirs = family.elsewhere == cosmos_framework.NAME

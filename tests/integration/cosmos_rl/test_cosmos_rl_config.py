@@ -94,7 +94,7 @@ def built(*arguments):
         ["--engine", "cosmos-rl", "-o", "unused.toml", *arguments]
     )
     draft = build_spec.build(args)
-    found = build_spec.check(args, draft)
+    _, found = build_spec.check(args, draft)
     return draft.spec, [finding for finding in found if finding.severity == f.ERROR]
 
 
