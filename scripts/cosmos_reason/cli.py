@@ -147,7 +147,7 @@ class Parser(argparse.ArgumentParser):
         return words
 
     def error(self, message):
-        """Wrong usage. With --json it is a finding on stdout, as everything else is."""
+        """End with wrong usage. With --json it is a finding on stdout, as everything else is."""
         if "required" in message:  # perhaps it is there, misspelt
             message += "." + self._hints(word for word in sys.argv[1:] if word.startswith("--"))
         if "--json" not in sys.argv:
@@ -223,7 +223,7 @@ def local(text: str) -> Path:
 
 
 def size(text: str) -> int:
-    """Bytes from 5GB, 500 MB, 1.5GiB."""
+    """Return the bytes of 5GB, 500 MB, 1.5GiB."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([KMG]?)(i?)B?", text, re.IGNORECASE)
     if not match or float(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a size such as 5GB or 500MB")

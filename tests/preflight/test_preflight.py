@@ -56,7 +56,7 @@ INDEX = ("--target-gpu-index",)
         ((*LOCAL, "--target-gpu-count", "2000000000"), "USAGE", "from 1 to 1024"),
         ((*LOCAL, "--json-required-field", "train="), "USAGE", "names"),
         ((*LOCAL, "--path", "train=/y"), "PRE-LABEL", "twice"),
-        ((*LOCAL, "--dataset-facts", "nope.json"), "PRE-FACTS", "without a spec"),
+        ((*LOCAL, "--dataset-facts", "nope.json"), "PRE-FACTS", "needs the --spec"),
     ],
 )
 def test_wrong_arguments_fail_closed_with_a_hint(args, id, hint, tmp_path):

@@ -222,7 +222,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path):
-    """Raises Failure (exit 2) with line and column when the file is not JSON."""
+    """Read JSON. Raises Failure (exit 2) with line and column when the file is none."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -231,7 +231,7 @@ def read_json(path: Path):
 
 
 def read_toml(path: Path) -> dict:
-    """Raises Failure (exit 2) with line and column when the file is not TOML."""
+    """Read TOML. Raises Failure (exit 2) with line and column when the file is none."""
     text = read_text(path)
     try:
         return tomllib.loads(text)

@@ -91,12 +91,12 @@ class Failure(Exception):
 
 
 def bad_input(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Failure:
-    """Wrong usage or input that cannot be read: exit code 2."""
+    """Return the failure for wrong usage or input that cannot be read: exit code 2."""
     return Failure(error(id, where, message, fix, **data), EXIT_BAD_INPUT)
 
 
 def outside(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Failure:
-    """Return the outside world failed (engine, network, disk, a missing tool): exit code 3."""
+    """Return the failure of the outside world (engine, network, disk, a tool): exit code 3."""
     return Failure(error(id, where, message, fix, **data), EXIT_OUTSIDE)
 
 
@@ -151,8 +151,8 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 
 
 def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
-    """Findings for people: errors first, alike ones on one line, at most `limit` lines, the rest
-    counted. A short fix stands on the line of its finding."""
+    """Return findings for people: errors first, alike ones on a line, at most `limit` lines, the
+    rest counted. A short fix stands on the line of its finding."""
     order = {ERROR: 0, WARNING: 1, INFO: 2}
     ranked = sorted(findings, key=lambda finding: order[finding.severity])
     groups = _alike(ranked)
@@ -164,7 +164,7 @@ def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
 
 
 def _alike(findings: list[Finding]) -> list[list[Finding]]:
-    """Findings that differ in where they are, and whose fixes are pasted together."""
+    """Group findings that differ only in where they are; their fixes are pasted together."""
     groups: dict[tuple, list[Finding]] = {}
     for finding in findings:
         alike = (finding.severity, finding.id, finding.message, finding.fix.command)

@@ -95,7 +95,7 @@ class Site:
 
     @property
     def models(self) -> dict[str, str]:
-        """Folder there -> the published model in it."""
+        """Return folder there -> the published model in it."""
         said = self.facts.get("models", {})
         return {path: name.partition("@")[0] for path, name in said.items()}
 

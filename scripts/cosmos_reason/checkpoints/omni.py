@@ -270,7 +270,7 @@ def _config(folder: Path, layout: Layout, published: Mapping, dtype: str) -> dic
     """Return the config of the result."""
     for part in ("text_config", "vision_config"):
         if not isinstance(published.get(part), dict):
-            message = "it lacks text_config or vision_config, and no donor supplies them"
+            message = "it lacks text_config or vision_config, and no --vlm-model-name supplies them"
             fix = _donor(layout, published)
             raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, fix)
     try:
@@ -314,7 +314,7 @@ def _small_files(
     if not template:
         missing.append("chat_template.jinja")
     if missing:
-        message = "the file is missing, and no donor supplies it"
+        message = "the file is missing, and no --vlm-model-name supplies it"
         fix = _donor(layout, config)
         findings = [error("CKPT-FILE-MISSING", folder / n, message, fix) for n in missing]
         return {}, supplied, findings

@@ -84,7 +84,7 @@ def _address(preflight: Preflight, label: str, path: str) -> Iterator[Finding]:
 
 
 def _other_path(preflight: Preflight, label: str, path: str) -> Fix:
-    """Another path for a label of the command line, or else for a key of the spec."""
+    """Return another path for a label of the command line, or else for a key of the spec."""
     if label in dict(preflight.options.path):
         given = f"{label}={preflight.paths[label] or ''}"
         return Fix(command=f"replace --path {shlex.quote(given)} with --path {label}={path}")

@@ -62,7 +62,7 @@ def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
 
 
 def _asked(preflight: Preflight) -> float:
-    """GiB that a scheduler is asked for; 0 for all of a node, and where nothing is said."""
+    """Return the GiB that a scheduler is asked for; 0 for all of a node, or if nothing is said."""
     if preflight.platform not in SCHEDULED or not preflight.options.memory:
         return 0
     return megabytes(preflight.options.memory) / 1024
@@ -97,7 +97,8 @@ def node_of(preflight: Preflight) -> Node:
 
 
 def _all_frames(case: Case) -> float:
-    """GiB of the decoded frames of all records, where those of a validation are not among them."""
+    """Return the GiB of the decoded frames of all records; infinite where those of a validation are
+    among them."""
     if not case.tokens or case("validation.enable"):
         return float("inf")
     tokens = sum(record.vision for record in case.tokens)
@@ -123,7 +124,7 @@ def _is_elsewhere(preflight: Preflight) -> bool:
 
 
 def _memory_of_machine(preflight: Preflight) -> float | None:
-    """GiB; None where no single machine is known, or it does not tell."""
+    """Return GiB; None where no single machine is known, or it does not tell."""
     if preflight.platform == "local":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     if preflight.platform != "docker" or preflight.machine is None:

@@ -75,7 +75,8 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
 
 
 def longest_sample(case: Case) -> Sample:
-    """Raises Failure for impossible vision settings."""
+    """Return the longest record, or a clip that is assumed. Raises Failure for impossible vision
+    settings."""
     generated = case("rollout.max_response_length") if case.action == "grpo" else 0
     if not case.tokens:
         vision = assumed_vision_tokens(case)
@@ -87,8 +88,8 @@ def longest_sample(case: Case) -> Sample:
 
 
 def assumed_vision_tokens(case: Case) -> int:
-    """Vision tokens of a sample that nobody has seen: of the clip that inference is to look at,
-    else of ten seconds of 1920x1080 at 30 frames/s. Raises Failure for impossible vision
+    """Return the vision tokens of a sample that nobody has seen: of the clip that inference looks
+    at, else of ten seconds of 1920x1080 at 30 frames/s. Raises Failure for impossible vision
     settings."""
     height = 1080
     width = 1920
@@ -178,13 +179,13 @@ def _share_in_words(plan: gpu_memory.Plan, gib: float) -> str:
 
 
 def _token_pixels(case: Case) -> int:
-    """Pixels that make one vision token, where a budget of them counts."""
+    """Return the pixels that make one vision token, where a budget of them counts."""
     sizes = (vision.sampled(case, "resized_height"), vision.sampled(case, "resized_width"))
     return 0 if all(sizes) else case.token_side**2
 
 
 def _why_less_is_enough(plan: gpu_memory.Plan, fits_measured: bool) -> str:
-    """Why the rule of thumb about all GPUs together does not count; '' when it does."""
+    """Return why the rule of thumb about all GPUs together does not count; "" when it does."""
     if plan.lora_rank:
         return "LoRA trains a small part of it"
     billions = plan.geometry.parameters / 1e9

@@ -117,7 +117,7 @@ class Case(dict):
 
     @property
     def token_side(self) -> int:
-        """Pixels per side of what becomes one token."""
+        """Return the pixels per side of what becomes one token."""
         return 2 * sampling.patch_size(self.model)
 
     @property
@@ -288,7 +288,7 @@ class Case(dict):
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps of the whole run, when they are known."""
+        """Return the optimizer steps of the whole run, None when they are not known."""
         return self._steps_of(self("train.epoch"), self("train.max_num_steps"))
 
     def _steps_of(self, epochs: int | None, limit: int | None) -> int | None:
@@ -299,7 +299,7 @@ class Case(dict):
 
     @property
     def save_interval(self) -> int | None:
-        """Steps between checkpoints; None when they follow epochs of unknown length."""
+        """Return the steps between checkpoints; None when they follow epochs of unknown length."""
         epochs = self("train.ckpt.save_freq_in_epoch")
         if not epochs:
             return self("train.ckpt.save_freq")

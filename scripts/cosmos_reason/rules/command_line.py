@@ -433,8 +433,7 @@ def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> 
 
 
 def _give_way(draft: Draft, key: str) -> None:
-    """Setting one of two keys that exclude each other takes the other away, unless it was asked for
-    too."""
+    """Take away the key that a new one excludes, unless it was asked for too."""
     other = exclusive(draft.action).get(key)
     if other and other not in draft.named:
         document.delete(draft.spec, other)

@@ -129,8 +129,8 @@ def _is_required(action: str, spec: dict, key: str) -> bool:
 
 
 def _validation(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
-    """Validation that is on without data: the trainer's own share of the training data, or none
-    where our dataset script reads these, which splits nothing."""
+    """Give validation that is on without data the trainer's own share of the training data; turn it
+    off where our dataset script reads these, which splits nothing."""
     is_asked_for = _is_kept("validation", kept)
     is_on = document.get(whole, "validation.enable") is True
     has_data = any(document.get(whole, key) for key in VALIDATION_DATA)

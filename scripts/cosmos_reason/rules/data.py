@@ -57,7 +57,8 @@ def validate_or_ask_nothing(case: Case) -> Fix:
 
 
 def validate_at_saves(case: Case) -> Fix:
-    """Validate when saving; a change of how often is saved only where both count steps."""
+    """Return the fix that validates when saving; it changes how often is saved only where both
+    count steps."""
     epochs = case("train.ckpt.save_freq_in_epoch")
     if not epochs:
         return Fix(changes={"train.ckpt.save_freq": case("validation.freq")})
@@ -80,7 +81,7 @@ def saves_between_validations(case: Case):
 
 
 def loggers_with_effect(case: Case) -> list[str]:
-    """Console and what else was asked for and has an effect."""
+    """Return console and what else was asked for and has an effect."""
     without = {"console"} if case.engine == "tao" else {"console", "tao"}
     return ["console", *(name for name in case("logging.logger") if name not in without)]
 

@@ -14,7 +14,7 @@ CLIP_TIMES = ("video_start", "video_end")  # of qwen-vl-utils, seconds
 
 
 def engine_findings(action: str, engine: str) -> list[f.Finding]:
-    """Empty when the engine has the action."""
+    """Return an error when the engine does not have the action."""
     engines = bundle.skill_info()["engines"]
     able = [name for name, facts in engines.items() if action in facts["actions"]]
     if engine in able:
@@ -35,7 +35,7 @@ def trainers_own_elsewhere(case: Case, written: dict) -> list[f.Finding]:
 
 
 def unapplied_findings(case: Case) -> list[f.Finding]:
-    """Keys that ask the engine for something it does not do.
+    """Return a finding for each key that asks the engine for something it does not do.
 
     A value asks for nothing when it is the template's, or, for a key the template leaves out, the
     trainer's default.

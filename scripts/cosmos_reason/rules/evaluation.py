@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.rule import LATER, MODELS, Rule
 from cosmos_reason.spec import quantizing
@@ -21,6 +24,17 @@ def shown_kind(case: Case) -> str:
     if name.endswith(VIDEO_SUFFIXES):
         return "video"
     return case("type")
+
+
+def base_of_adapter_alone(case: Case) -> bool | Fix | None:
+    """Return true for an adapter, without the base for a whole model; None where nobody here can
+    tell which of them it is: an adapter's flag on a whole model ends the job."""
+    if case.adapter_base:
+        return True
+    is_whole = os.path.isfile(os.path.join(case.model, "config.json"))
+    if is_whole or case.model.removeprefix(model_names.HUB) in model_names.published():
+        return Fix(changes={case.params["base"]: None})
+    return None
 
 
 CALIBRATED_BY = (quantizing.SCHEME, quantizing.CACHE)
@@ -44,7 +58,7 @@ def default_samples(case: Case) -> int | None:
 
 
 def few_samples(case: Case) -> str | bool:
-    """Tell of few calibration records, of which there may be fewer than were asked for."""
+    """Return whether few records calibrate; words where the data has fewer than were asked for."""
     wanted = case(quantizing.SAMPLES)
     used = min(wanted, case.records or wanted)
     if not reads_records(case) or used >= FEW_SAMPLES:
@@ -81,9 +95,9 @@ RULES = (
     ),
     Rule(
         "SPEC-ADAPTER-OFF", WARNING, MODELS, "{adapter}",
-        "base_model_path is given and not read: only an adapter has a base, and needs true",
+        "base_model_path is given and not read: an adapter needs true, a whole model has no base",
         lambda case: case(case.params["base"]) and not case(case.params["adapter"]),
-        reads=("{base}",), fix=True,
+        reads=("{model}", "{base}"), fix=base_of_adapter_alone,
     ),
     Rule(
         "SPEC-ANSWER-ROOM", WARNING, "evaluate", "generation.max_tokens",

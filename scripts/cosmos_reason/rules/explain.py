@@ -161,7 +161,7 @@ def _profile(name: str, profile: dict) -> str:
 
 
 def _checks(word: str) -> dict[str, str]:
-    """Id -> text of the rules, and, when the word looks like an id, of the other checks."""
+    """Return id -> text of the rules, and, when the word looks like an id, of the other checks."""
     checks = {
         rule.id: f"{rule.id} ({rule.severity}; {rule.actions})\n  {rule.key}: {rule.reason}"
         for rule in RULES
@@ -218,7 +218,7 @@ def _namesakes(key: str, word: str) -> str:
 
 
 def _names_of_keys() -> set[str]:
-    """Keys of all actions, the last parts of them, and their short names."""
+    """Return the keys of all actions, the last parts of them, and their short names."""
     names = set()
     for action in bundle.ACTIONS:
         names |= bundle.skill_info()["shorthand"][action].keys()

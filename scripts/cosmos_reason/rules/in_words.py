@@ -178,7 +178,7 @@ def _length(case: Case) -> list[str]:
 
 
 def _sampling(case: Case) -> list[str]:
-    """Frames and size of a clip, where the engine can be told of them."""
+    """Return frames and size of a clip, where the engine can be told of them."""
     if not case.reads_frames:
         return []
     vision = case(case.params["vision"]) or {}

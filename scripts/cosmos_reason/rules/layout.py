@@ -37,9 +37,9 @@ def needs_all_gpus(model: object, lora: object) -> bool:
 def standard_layout(
     action: str, per_node: int, nodes: int, mode: str = "", replicates: bool = True
 ) -> dict[str, int]:
-    """Shards over the GPUs of a node, replicas over nodes, or shards over all GPUs; GRPO gives half
-    of the GPUs to the rollouts, or has replicas of up to 4 GPUs that policy and rollouts share.
-    Replicas of its policy are whole ones: its trainer refuses dp_replicate_size."""
+    """Return shards over the GPUs of a node and replicas over nodes, or shards over all GPUs; GRPO
+    gives half of the GPUs to the rollouts, or has replicas of up to 4 GPUs that policy and rollouts
+    share. Replicas of its policy are whole ones: its trainer refuses dp_replicate_size."""
     if action == "train" and not replicates:
         return {SHARD: per_node * nodes, GRID + "dp_replicate_size": 1}
     if action == "train":

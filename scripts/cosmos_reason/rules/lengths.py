@@ -57,8 +57,8 @@ def longer_max_length(case: Case) -> int | Fix | None:
 
 
 def loader_gib(case: Case) -> float:
-    """Decoded frames that the loaders of one rank hold ready when every record is as long as the
-    longest."""
+    """Return the GiB of decoded frames that the loaders of one rank hold ready when every record is
+    as long as the longest."""
     if not case.tokens:
         return 0
     from cosmos_reason.estimate import record_tokens

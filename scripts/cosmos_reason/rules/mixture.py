@@ -161,7 +161,7 @@ def _share_of(records: list[dict], share: float) -> list[dict]:
 
 
 def _tell_ids_apart(parts: list[list[dict]], names: list[str]) -> None:
-    """Ids that several roots have get the names of the roots, or their numbers, before them."""
+    """Put the names of the roots, or their numbers, before ids that several roots have."""
     own = [{str(record["id"]) for record in part if "id" in record} for part in parts]
     if sum(map(len, own)) == len(set().union(*own)):
         return

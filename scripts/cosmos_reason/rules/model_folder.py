@@ -38,7 +38,8 @@ def refuse_no_model(draft: Draft) -> None:
 
 
 def _why_no_model(path: Path) -> str:
-    """Empty for the folder of a model or an adapter, whose weights are looked at by a launch."""
+    """Return what is wrong; "" for the folder of a model or an adapter, whose weights a launch
+    looks at."""
     of_llama_cpp = "of llama.cpp and its kin: no engine here loads it"
     if not path.is_dir():
         return f"a GGUF file ({of_llama_cpp})" if path.suffix == ".gguf" else "which is no folder"
@@ -97,8 +98,8 @@ def _take_base(draft: Draft, folder: Path) -> None:
 
 
 def take_training(draft: Draft) -> None:
-    """Frames, pixels and system message of the training that left the model, in place of values
-    that nobody chose; a warning for what no file tells."""
+    """Take frames, pixels and system message of the training that left the model, in place of
+    values that nobody chose; warn of what no file tells."""
     folder = draft.follows or _local_model(draft)
     if folder is None or draft.trained or draft.action in actions.TRAINING:
         return

@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 def part(written: str) -> Part:
-    """`ROOT` or `ROOT:SHARE`. Raises Failure for a share that is none."""
+    """Read `ROOT` or `ROOT:SHARE`. Raises Failure for a share that is none."""
     match = (SHARE_OF_ADDRESS if "://" in written else SHARE).fullmatch(written)
     if not match or os.path.isdir(written):
         return Part(written, 1.0)

@@ -17,7 +17,7 @@ RANK, LAYERS = "policy.lora.r", "policy.lora.target_modules"
 
 
 def resumed_otherwise(case: Case) -> list[f.Finding]:
-    """Errors about a checkpoint of another engine, or of a run that was laid out otherwise."""
+    """Return errors about a checkpoint of another engine, or of a run laid out otherwise."""
     by_embedded_engine = (case.resumed / "trainer_state.json").is_file()
     if by_embedded_engine == case.cosmos:
         other = "the embedded engine" if by_embedded_engine else "cosmos-rl"

@@ -106,7 +106,7 @@ def more_steps(case: Case) -> Fix:
 
 
 def warms_up_by_epochs(case: Case) -> bool:
-    """Engine tao alone reads the epochs."""
+    """Return whether epochs of warm-up count, which engine tao alone reads."""
     return case.engine == "tao" and case.has(WARMUP_EPOCHS) and not case.has(WARMUP)
 
 
@@ -151,7 +151,7 @@ def save_half_way(case: Case) -> Fix:
 
 
 def validate_within_run(case: Case) -> Fix | int:
-    """Validate half-way, or each epoch where the run's steps are not known."""
+    """Return the fix that validates half-way, or each epoch where the steps are not known."""
     if not case.steps:
         return Fix(changes={VALIDATION_EPOCHS: 1})
     half = max(1, int(case.steps) // 2)

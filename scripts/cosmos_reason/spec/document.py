@@ -111,7 +111,7 @@ def last_part(key: str) -> str:
 
 @functools.cache
 def keys(action: str) -> dict[str, dict]:
-    """Dotted key -> its schema, for every value the action knows."""
+    """Return dotted key -> its schema, for every value the action knows."""
     return dict(_walk(bundle.schema(action), ""))
 
 
@@ -130,7 +130,7 @@ def custom_tables(action: str) -> dict[str, dict]:
 
 @functools.cache
 def extra_keys_of(action: str) -> frozenset[str]:
-    """Keys of cosmos-rl's own configuration class that the action's schema does not have."""
+    """Return the keys of cosmos-rl's own configuration class that the action's schema lacks."""
     tables = _trainer_keys()
     if action not in tables:
         return frozenset()
@@ -154,7 +154,7 @@ def former_keys_of(action: str) -> frozenset[str]:
 
 @functools.cache
 def former_keys() -> frozenset[str]:
-    """Keys that the class had before 0.4.7, which ignores them."""
+    """Return the keys that the class had before 0.4.7, which ignores them."""
     return frozenset(_dotted(_trainer_keys()["former"]))
 
 

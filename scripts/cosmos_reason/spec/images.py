@@ -141,7 +141,7 @@ def settings(action: str) -> dict[str, dict]:
 
 
 def _known(action: str) -> set[str]:
-    """Keys of ours that some images read and others are not known to."""
+    """Return keys of ours that some images read and others are not known to."""
     return {key for rules in _rules(action) for key in rules.get("knows", ())}
 
 
@@ -282,7 +282,7 @@ def _rules(action: str) -> list[dict]:
 
 
 def _own_names(action: str) -> dict[str, str]:
-    """Our key -> the one that stands for it in an image's spec."""
+    """Return our key -> the one that stands for it in an image's spec."""
     names = {}
     for rules in _rules(action):
         names |= rules.get("copies", {}) | rules.get("renames", {}) | rules.get("reads", {})
@@ -290,7 +290,7 @@ def _own_names(action: str) -> dict[str, str]:
 
 
 def _given(action: str) -> dict[str, dict]:
-    """Key -> value and reason of what images are given whatever the spec says."""
+    """Return key -> value and reason of what images are given whatever the spec says."""
     given = {}
     for rules in _rules(action):
         given |= rules.get("writes", {}) | rules.get("adapter_writes", {})

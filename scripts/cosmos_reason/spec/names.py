@@ -38,7 +38,7 @@ class Word(NamedTuple):
 
 @functools.cache
 def other_trainers() -> dict[str, dict]:
-    """Their words, of other_trainers.yaml."""
+    """Read their words in other_trainers.yaml."""
     import yaml
 
     path = Path(__file__).with_name("other_trainers.yaml")
@@ -149,7 +149,7 @@ def _names_of_all() -> frozenset[str]:
 
 
 def _with_tables(keys: Iterable[str]) -> set[str]:
-    """Keys, and the tables around them."""
+    """Return keys, and the tables around them."""
     found = set()
     for key in keys:
         while key:

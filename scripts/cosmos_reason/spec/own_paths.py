@@ -14,7 +14,7 @@ NAMES_A_PATH = re.compile(r"(^|_)(path|root|dir|directory|folder|file)s?$")
 
 
 def absolute(action: str, spec: dict) -> dict[str, str]:
-    """Key -> path of those that are the same in every folder."""
+    """Return key -> path of those that are the same in every folder."""
     return {key: value for key, value in _texts(action, spec) if Path(value).is_absolute()}
 
 
