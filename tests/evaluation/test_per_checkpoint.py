@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from evaluating import write_spec
+from run_folders import write_halves
 from support import run_here, run_script
 
 from cosmos_reason.base import files
@@ -19,7 +20,8 @@ def test_adapters_and_models_of_an_output_are_evaluated_each_in_its_way(
     evaluate_spec["model"]["base_model_path"] = "the-base"
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
+    (adapter / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 8}', encoding="utf-8")
+    write_halves(adapter)
     specs, found = per_checkpoint.specs(evaluate_spec, [adapter, checkpoint.parents[2]])
     keys = ("enable_lora", "base_model_path")
     assert [tuple(one["model"][key] for key in keys) for one in specs] == [
@@ -31,6 +33,9 @@ def test_adapters_and_models_of_an_output_are_evaluated_each_in_its_way(
         per_checkpoint.specs(evaluate_spec, [tmp_path / "eval"])
     with pytest.raises(Failure, match="EVAL-CHECKPOINT-TWICE"):
         per_checkpoint.specs(evaluate_spec, [adapter, adapter])
+    (adapter / "adapter_model.safetensors").write_bytes(b"cut")
+    with pytest.raises(Failure, match="CKPT-SHARD-DAMAGED"):
+        per_checkpoint.specs(evaluate_spec, [adapter])
 
 
 def evaluate_all(config, output):

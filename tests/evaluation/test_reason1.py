@@ -256,7 +256,7 @@ def test_its_datasets_are_looked_for_where_the_guide_puts_them(benchmark):
         assert [one["id"] for one in said["findings"] if one["severity"] == "error"] == [
             found["id"]
         ]
-        assert "--eval-root data" in found["fix"] or "Cosmos-Reason1-Benchmark" in found["fix"]
+        assert "--eval-root DIR" in found["fix"] or "Cosmos-Reason1-Benchmark" in found["fix"]
 
 
 def test_several_datasets_are_asked_at_once_and_scored_each_and_together(

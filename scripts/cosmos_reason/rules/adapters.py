@@ -65,11 +65,6 @@ def adapters_to_be_merged(case: Case):
     return "proj" in entries or any(name in entry for entry in entries for name in unserved)
 
 
-def has_quantized_base(case: Case) -> bool:
-    config = Path(case.model) / "config.json"
-    return bool(model_names.read_table(config).get("quantization_config"))
-
-
 RULES = (
     # The trainer's config class takes one of the two, and ends with both.
     Rule(
@@ -92,7 +87,9 @@ RULES = (
     ),
     Rule(
         "SPEC-FP8-BASE", ERROR, "train", BASE_PRECISION, "the model is quantized already",
-        lambda case: case(BASE_PRECISION) == "fp8" and has_quantized_base(case),
+        lambda case: case(BASE_PRECISION) == "fp8" and bool(
+            model_names.read_table(Path(case.model) / "config.json").get("quantization_config")
+        ),
         reads=("{model}",), fix=Fix(changes={BASE_PRECISION: None}),
     ),
     Rule(

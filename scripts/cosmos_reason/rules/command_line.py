@@ -34,21 +34,17 @@ def take_profile(draft: Draft, name: str) -> None:
     profiles = bundle.skill_info()["profiles"]
     fitting = [known for known, profile in profiles.items() if profile["action"] == draft.action]
     if name not in fitting:
-        _refuse_profile(draft, name, fitting)
+        wanted = f"none: no {draft.action} has any"
+        if fitting:
+            wanted = f"one of {', '.join(fitting)} (--explain profiles)"
+        message = f"got {values.shown(name)}, expected {wanted}.{f.did_you_mean(name, fitting)}"
+        draft.refuse("SPEC-PROFILE", "--profile", message)
         return
     for key, value in profiles[name]["set"].items():
         if key == draft.params["model"]:
             value = model_names.canonical(value)
         draft.put(key, value, f"profile {name} ({profiles[name]['source']})")
         _give_way(draft, key)
-
-
-def _refuse_profile(draft: Draft, name: str, fitting: list[str]) -> None:
-    wanted = f"none: no {draft.action} has any"
-    if fitting:
-        wanted = f"one of {', '.join(fitting)} (--explain profiles)"
-    message = f"got {values.shown(name)}, expected {wanted}.{f.did_you_mean(name, fitting)}"
-    draft.refuse("SPEC-PROFILE", "--profile", message)
 
 
 def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
@@ -90,7 +86,8 @@ def _move_rate(draft: Draft, tuning: str) -> None:
 
 def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     """Lay the run out over the GPUs, but for sizes that the command line sets."""
-    if not _runs_on_so_many(draft, nodes):
+    is_asking = draft.action in ("evaluate", "inference") and (nodes is None or nodes <= 1)
+    if draft.action not in actions.TRAINING and not is_asking:
         flag = "--gpus-per-node" if nodes is None else "--nodes"
         draft.not_for(flag, "a spec that runs on so many")
         return
@@ -124,12 +121,6 @@ def _share_one_gpu(draft: Draft, origin: str) -> None:
         draft.put(memory, SHARED_MEMORY, origin)
     message = "one GPU: policy and rollouts share it (rollout.gpu_memory_utilization is for vllm)"
     draft.findings.append(f.info("SPEC-GPU-SHARED", "mode", message))
-
-
-def _runs_on_so_many(draft: Draft, nodes: int | None) -> bool:
-    if draft.action == "quantize":
-        return False
-    return draft.action in actions.TRAINING or nodes is None or nodes <= 1
 
 
 def _nodes_can_be_had(draft: Draft, per_node: int, nodes: int) -> bool:

@@ -242,14 +242,13 @@ def _search(word: str, actions: list[str]) -> list[str]:
 def _with_words(
     word: str, asked: tuple[str, ...], schemas: dict[str, dict], actions: list[str]
 ) -> list[str]:
-    taking = [key for key, schema in schemas.items() if _takes(word, schema)]
+    taking = []
+    for key, schema in schemas.items():
+        if word in [str(value).lower() for value in schema.get("enum", ())]:
+            taking.append(key)
     in_name = [key for key in schemas if _holds(_split(key), asked)]
     found = list(dict.fromkeys([*taking, *in_name]))
     return found or [key for key in schemas if set(asked) <= set(_said_of(key, actions))]
-
-
-def _takes(word: str, schema: dict) -> bool:
-    return word in [str(value).lower() for value in schema.get("enum", ())]
 
 
 def _said_of(key: str, actions: list[str]) -> list[str]:

@@ -85,10 +85,6 @@ def loaders_beyond_memory(case: Case):
     return None
 
 
-def facts_of_other_data(case: Case) -> str | None:
-    return f"facts are of {case.facts.get('annotations')}" if case.has_other_facts else None
-
-
 def short_length(case: Case):
     own = (model_names.known_family(case.model).defaults or {}).get("max_length", DEFAULT_LENGTH)
     usual = min(own, model_names.positions(case.model) or DEFAULT_LENGTH)
@@ -147,7 +143,8 @@ RULES = (
     Rule(
         "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
         "they describe other annotations",
-        facts_of_other_data, reads=(TRAIN_ANNOTATIONS, "dataset.annotation_path"),
+        lambda case: case.has_other_facts and f"facts are of {case.facts.get('annotations')}",
+        reads=(TRAIN_ANNOTATIONS, "dataset.annotation_path"),
     ),
     Rule(
         "SPEC-LENGTH-LOW", WARNING, TRAINING, "policy.model_max_length",

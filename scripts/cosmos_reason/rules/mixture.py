@@ -57,7 +57,11 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
                 "records, expected a larger one"
             )
             raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
-        chosen = _share_of(found, one.share)
+        chosen = found
+        if one.share != 1 and found:
+            count = round(one.share * len(found))
+            places = random.Random(SEED).sample(range(len(found)), count)
+            chosen = [found[place] for place in sorted(places)]
         if tag:
             chosen = [{**record, "tags": [tag]} for record in chosen]
         kept.append(chosen)
@@ -150,14 +154,6 @@ def _moved(record: dict, root: str, prefix: str, folder: str) -> dict:
 
     moved = {key: named(record[key]) for key, _ in MEDIA_KEYS if key in record}
     return record | moved
-
-
-def _share_of(records: list[dict], share: float) -> list[dict]:
-    if share == 1 or not records:
-        return records
-    count = round(share * len(records))
-    places = random.Random(SEED).sample(range(len(records)), count)
-    return [records[place] for place in sorted(places)]
 
 
 def _tell_ids_apart(parts: list[list[dict]], names: list[str]) -> None:
