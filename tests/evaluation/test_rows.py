@@ -31,6 +31,21 @@ def test_our_results_are_scored_and_written_beside(tmp_path):
     assert document["result"]["runs"][0]["accuracy"] == 0.5
 
 
+def test_annotations_are_read_where_they_may_add_to_the_rows(tmp_path):
+    path = write(tmp_path / "results.json", [row("a"), row("b")])
+    turns = [{"from": "human", "value": f"<video>\n{QUESTION}"}, {"from": "gpt", "value": "A"}]
+    records = [{"id": one, "video": "v.mp4", "conversations": turns} for one in "ab"]
+    asked = tmp_path / "annotations.json"
+    asked.write_text(json.dumps(records)[:-1])  # it breaks off
+    assert len(read(path, str(asked))[0]) == 2, "the rows have all that it could tell"
+    write(path, [row("a") | {"media": None}, row("b")])
+    with pytest.raises(Failure):
+        read(path, str(asked))
+    write(path, [row("a"), row("b")])
+    asked.write_text(json.dumps([one | {"tags": ["night"]} for one in records]))
+    assert [one.tags for one in read(path, str(asked))[0]] == [("night",), ("night",)]
+
+
 def test_tao_rows_have_only_four_fields_and_several_per_clip(tmp_path):
     rows = [
         {"video_id": "clip", "response": said, "question": "Is it red?", "gt": "yes"}

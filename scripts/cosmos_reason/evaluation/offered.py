@@ -27,6 +27,8 @@ class Offered:
         """Note the options of a record, or of the document in it, or those that the question
         `listed_in` lists."""
         document = record.get("doc")
+        if self._in_columns is False and not (document or listed_in) and KEYS.isdisjoint(record):
+            return  # as of a million rows
         found = _options(record)
         if not found and isinstance(document, dict):
             found = _options(document)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import hashlib
+import mmap
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
     ),
     "response": ("full_response", *PREDICTED),
 }
+HOLDING_ROWS = frozenset(("custom_id", "questions", "0"))  # see _rows_in
 RESPONSES = frozenset(("response", *OTHER_NAMES["response"]))
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
 # Key of the turns that were asked, the role of one that asks, and the key of its text.
@@ -275,14 +277,30 @@ class _Table:
         ids."""
         if not self.asked_of:
             return {}
-        if s3.is_uri(self.asked_of):
-            _, path = annotations.fetch(self.asked_of)
-        else:
-            path = annotations.locate(self.asked_of)
-        samples, problems = annotations.read(path)
+        samples, problems = annotations.read(self.annotations)
         if findings.has_errors(problems):
             raise Failure(problems, findings.EXIT_BAD_INPUT)
         return {question.id: question for sample in samples for question in sample.questions()}
+
+    @functools.cached_property
+    def annotations(self) -> Path:
+        if s3.is_uri(self.asked_of):
+            return annotations.fetch(self.asked_of)[1]
+        return annotations.locate(self.asked_of)
+
+    @functools.cached_property
+    def tells_parts(self) -> bool:
+        """Return whether the annotations may hold tags or groups, which rows that have all else
+        take from them: without a sign of these a million records need not be read."""
+        path = self.annotations
+        # The conversations of a meta.json are files of their own.
+        if path.name == "meta.json" or not path.is_file() or not path.stat().st_size:
+            return True
+        with (
+            open(path, "rb") as handle,
+            mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as text,
+        ):
+            return text.find(b'"tags"') >= 0 or text.find(b'"groups"') >= 0
 
     def _fill_from_path(self) -> None:
         if self.path.is_dir():
@@ -295,9 +313,12 @@ class _Table:
             return
         records = JsonRecords(self.path)
         for record in records:
-            self.is_batch = self.is_batch or batches.is_line(record)
-            for row in _rows_in(record):
-                self.add(row)
+            if isinstance(record, dict) and HOLDING_ROWS.isdisjoint(record):
+                self.add(record)
+            else:
+                self.is_batch = self.is_batch or batches.is_line(record)
+                for row in _rows_in(record):
+                    self.add(row)
             if records.oddities:
                 self.ids_by_problem["EVAL-ROW-ODD"].append(self.rows[-1].id)
                 records.oddities.clear()
@@ -311,7 +332,7 @@ class _Table:
             record = {}
         values = _texts(record, problems)
         tags, groups = record.get("tags"), record.get("groups")
-        if self.asked_of:
+        if self.asked_of and not (values[2] and values[4] and not self.tells_parts):
             values, tags, groups = self._with_truth(values, tags, groups)
         given_id, video_id, media, question, gt, response, error = values
         row_id = self._id(given_id, video_id or media)
