@@ -65,28 +65,30 @@ def test_options_and_yes_and_no_are_weighed_by_one_forward_pass(spec, tmp_path):
         )
 
 
-def test_the_probabilities_are_those_of_what_would_be_generated(spec):
-    responder = Responder(spec)
-    asked = questions.read(spec["dataset"], -1)[:1]
-    responder.load()
-    inputs = [responder.encode(asked[0])]
-    (weight,) = responder.first_tokens(inputs)
-    assert float(weight.sum()) == pytest.approx(1, abs=1e-4)
-    responder.generation = spec["generation"] | {"max_tokens": 1}
-    ((text, _, _),) = responder.generate(inputs)
-    assert responder.tokenizer.decode([int(weight.argmax())], skip_special_tokens=True) == text
+def likely(responder, inputs, tokens=()):
+    """Return what the model itself says comes behind a question and some tokens of an answer."""
+    more = torch.tensor(tokens, dtype=torch.long)
+    places = inputs["position_ids"][-1:] + 1 + torch.arange(len(tokens))[:, None]
+    ids = torch.cat([inputs["input_ids"], more])[None]
+    positions = torch.cat([inputs["position_ids"], places]).T[:, None]
+    pixels = {key: value for key, value in inputs.items() if "pixel" in key or "grid" in key}
+    kinds = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(more)])[None]
+    with torch.no_grad():
+        done = responder.network(
+            input_ids=ids, position_ids=positions, mm_token_type_ids=kinds, **pixels
+        )
+    return done.logits[0, -1].float().softmax(dim=-1)
 
 
-def test_answers_that_begin_alike_are_told_apart_by_more_passes(spec):
+def test_answers_that_begin_alike_are_told_apart_in_the_same_pass(spec):
     """The product over the tokens of a teacher-forced text is the oracle."""
     responder = Responder(spec)
     responder.load()
-    inputs = responder.encode(questions.read(spec["dataset"], -1)[0])
     weighed = ("turn left", "turn right", "turn", "stop")
     asked = questions.read(spec["dataset"], -1)[0]
+    inputs = responder.encode(asked)
     responder.__dict__["choices"] = {asked.id: weighed}
-    (first,) = responder.first_tokens([inputs])
-    found = responder.choice(asked, inputs, first)
+    (found,) = responder.weigh([(asked, inputs)])
     spelled = weighing.spellings(responder.tokenizer, weighed)
     assert tuple(found) == weighed
     end = responder.tokenizer.eos_token_id
@@ -105,11 +107,51 @@ def test_answers_that_begin_alike_are_told_apart_by_more_passes(spec):
         for telling in tellings:
             share = 1.0
             for place, token in enumerate(telling):
-                before = weighing.continued(inputs, telling[:place])
-                (weight,) = responder.first_tokens([before])
-                share *= float(weight[token])
+                share *= float(likely(responder, inputs, telling[:place])[token])
             expected += share
-        assert found[choice] == pytest.approx(expected, abs=2 * weighing.NEGLIGIBLE)
+        assert found[choice] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("model", ["tiny_model", "tiny_edge_model"])
+def test_questions_about_a_clip_are_weighed_together_as_alone(spec, model, request, monkeypatch):
+    spec["model"]["model_name"] = str(request.getfixturevalue(model))
+    responder = Responder(spec)
+    responder.load()
+    first, *others = questions.read(spec["dataset"], -1)
+    other = next(one for one in others if one.sample.media != first.sample.media)
+    asked = [first]
+    for number, text in enumerate((f"{OPTIONS}\nD. down", "Is it dark? Answer yes or no.", "Up?")):
+        turns = (first.context[0]._replace(text=text),)
+        asked.append(first._replace(id=f"more{number}", context=turns, text=text))
+    weighed = (tuple("ABC"), tuple("ABCD"), ("yes", "no"), ("turn left", "turn right"))
+    ids = [one.id for one in asked]
+    responder.__dict__["choices"] = dict(zip(ids, weighed, strict=True)) | {other.id: ("yes", "no")}
+    ready = [(one, responder.encode(one)) for one in (*asked, other)]
+    alone = [responder.weigh([one])[0] for one in ready]
+    seen = []
+    forward = responder.network.model.forward
+    monkeypatch.setattr(
+        responder.network.model,
+        "forward",
+        lambda **batch: seen.append(batch["input_ids"].shape) or forward(**batch),
+    )
+    together = responder.weigh(ready)
+    ((rows, length),) = seen  # one pass
+    assert rows == 2, "the clip of four questions is read once"
+    assert length < sum(len(inputs["input_ids"]) for _, inputs in ready[:4])
+    for one, both in zip(alone, together, strict=True):
+        assert both == pytest.approx(one, abs=1e-5)
+    assert len({json.dumps(one) for one in together}) == len(together)
+
+
+def test_a_question_with_other_words_before_the_clip_shares_nothing():
+    kinds = torch.tensor([0, 0, 2, 2, 0])
+    one = {"input_ids": torch.tensor([1, 2, 9, 9, 3]), "mm_token_type_ids": kinds}
+    other = {"input_ids": torch.tensor([1, 5, 9, 9, 3]), "mm_token_type_ids": kinds}
+    assert weighing.shared_tokens([one, other]) == 0
+    assert weighing.shared_tokens([one, one]) == 4
+    text = {"input_ids": torch.tensor([1, 2, 3]), "mm_token_type_ids": torch.zeros(3)}
+    assert weighing.shared_tokens([text, text]) == 2
 
 
 def test_a_beginning_of_several_answers_counts_for_none_of_them():
@@ -119,16 +161,15 @@ def test_a_beginning_of_several_answers_counts_for_none_of_them():
         def encode(self, text, add_special_tokens):
             return [ord(letter) for letter in text]
 
-    def after(tokens):
-        weight = torch.zeros(200)
-        weight[0 if tokens[-1] == ord("p") else ord("p")] = 1.0
-        return weight
-
-    first = torch.zeros(200)
-    first[ord("u")] = 0.6
-    first[ord("d")] = 0.4
     spelled = weighing.spellings(Letters(), ("up", "upper", "down"))
-    assert weighing.probabilities(spelled, first, after, 0) == {"down": 0.4, "up": 0.6, "upper": 0}
+    behind = {}
+    for tokens in [(), *weighing.beginnings(spelled, 0)]:
+        behind[tokens] = torch.zeros(200)
+        if tokens:
+            behind[tokens][0 if tokens[-1] == ord("p") else ord("p")] = 1.0
+    behind[()][ord("u")] = 0.6
+    behind[()][ord("d")] = 0.4
+    assert weighing.probabilities(spelled, behind, 0) == {"down": 0.4, "up": 0.6, "upper": 0}
 
 
 @pytest.mark.parametrize(

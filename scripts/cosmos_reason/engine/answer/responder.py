@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 from transformers import LogitsProcessor
@@ -56,7 +57,7 @@ def generate(
     """Return each answer as the table `generation` of an evaluate spec asks for it, whether it was
     cut (`max_tokens` came before the model ended it), and its tokens, the one that ends it
     included."""
-    batch = _batch(tokenizer, hardware, encoded)
+    batch = _batch(tokenizer.pad_token_id, hardware, encoded, "left")
     sampling = dict(GREEDY)
     if generation["temperature"] > 0:
         sampling = {
@@ -87,35 +88,47 @@ def generate(
     return list(zip(texts, is_cut.tolist(), tokens.tolist(), strict=True))
 
 
-def first_token_probabilities(
-    network, tokenizer, hardware: Hardware, encoded: Sequence[dict[str, torch.Tensor]]
-) -> list[torch.Tensor]:
-    """Return how likely each token of the vocabulary is the first one of each answer, by one
-    forward pass: float32[vocabulary] on the CPU for each of `encoded`."""
-    batch = _batch(tokenizer, hardware, encoded)
+def next_token_probabilities(
+    network, hardware: Hardware, trees: Sequence[weighing.Tree], pad_id: int
+) -> list[list[dict[weighing.Tokens, torch.Tensor]]]:
+    """Return how likely each token of the vocabulary comes next, by one forward pass: for each of
+    the trees, of each question, float32[vocabulary] on the CPU behind each beginning of its
+    answers."""
+    longest = max(len(tree.attended) for tree in trees)
+    batch = _batch(pad_id, hardware, [tree.inputs for tree in trees], "right")
+    # Padding attends to itself: no row of a softmax may be empty.
+    attended = torch.eye(longest, dtype=torch.bool).repeat(len(trees), 1, 1, 1)
+    for row, tree in enumerate(trees):
+        attended[row, 0, : len(tree.attended), : len(tree.attended)] = tree.attended
+    batch["attention_mask"] = attended.to(hardware.device)
+    places = [
+        (row, question, tokens, place)
+        for row, tree in enumerate(trees)
+        for question, found in enumerate(tree.places)
+        for tokens, place in found.items()
+    ]
     reading = torch.no_grad() if shards.are_in(network) else torch.inference_mode()
     with reading, hardware.autocast_for(network):
-        done = network.generate(
-            **batch,
-            **GREEDY,
-            max_new_tokens=1,
-            output_logits=True,
-            return_dict_in_generate=True,
-            synced_gpus=shards.are_in(network),
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    logits = FiniteLogits()(batch["input_ids"], done.logits[0].float())
-    return list(logits.softmax(dim=-1).cpu())
+        hidden = network.model(**batch, use_cache=False).last_hidden_state
+        rows = torch.tensor([one[0] for one in places], device=hidden.device)
+        columns = torch.tensor([one[3] for one in places], device=hidden.device)
+        logits = network.lm_head(hidden[rows, columns]).float()
+    likely = FiniteLogits()(rows, logits).softmax(dim=-1).cpu()
+    answers: list[list[dict]] = [[{} for _ in tree.places] for tree in trees]
+    for (row, question, tokens, _), weight in zip(places, likely, strict=True):
+        answers[row][question][tokens] = weight
+    return answers
 
 
-def _batch(tokenizer, hardware: Hardware, encoded: Sequence[dict[str, torch.Tensor]]) -> dict:
+def _batch(
+    pad_id: int, hardware: Hardware, encoded: Sequence[dict[str, torch.Tensor]], side: str
+) -> dict:
     # One by one: joining clips is quicker where the model is.
     there = [
         {key: part.to(hardware.device, non_blocking=True) for key, part in one.items()}
         for one in encoded
     ]
-    return collate(there, tokenizer.pad_token_id, "left")
+    return collate(there, pad_id, side)
 
 
 class Responder:
@@ -195,7 +208,12 @@ class Responder:
                 if failed:
                     yield failed
                 # Of like length, so that little is padded; the longest first, which needs the most.
+                # Questions about a clip stay together: likelihood reads it once for all of them.
                 ready.sort(key=lambda one: -len(one[1]["input_ids"]))
+                by_clip = defaultdict(list)
+                for question, inputs in ready:
+                    by_clip[question.sample.media].append((question, inputs))
+                ready = list(chain(*by_clip.values()))
                 while ready:
                     size = self.batch_size
                     yield self.answer(ready[:size])
@@ -219,24 +237,23 @@ class Responder:
         clips is part of it."""
         encoded = [inputs for _, inputs in ready]
         ask = self.spec["evaluation"]["ask"]
-        weights = [None] * len(ready)
+        choices = [{}] * len(ready)
         if ask != GENERATE:
-            weights = self.fitting(self.first_tokens, encoded)
-        responses = weights
+            choices = self.fitting(self.weigh, ready)
+        responses = choices
         if ask != LIKELIHOOD:
             responses = self.fitting(self.generate, encoded)
         now = time.monotonic()
         seconds = round((now - self.since) / len(ready), 3)
         self.since = now
         answers = []
-        for (question, inputs), answered, weight in zip(ready, responses, weights, strict=True):
+        for (question, inputs), answered, choice in zip(ready, responses, choices, strict=True):
             if answered is None:
                 length = len(inputs["input_ids"])
                 problem = f"memory does not hold a question of {length:,} tokens with its answer"
                 answers.append(Answer(question, None, problem))
                 continue
             vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
-            choice = None if weight is None else self.choice(question, inputs, weight)
             if ask != LIKELIHOOD:
                 response, is_cut, tokens = answered
                 response = self.encoder.opening(conversation(question, self.spec)) + response
@@ -246,21 +263,46 @@ class Responder:
             else:
                 best = likelihood.likeliest(choice)
                 answer = Answer(question, best, None, vision_tokens, False, 1, seconds)
-            answers.append(answer._replace(choice=choice))
+            answers.append(answer._replace(choice=choice or None))
         return answers
 
-    def choice(self, question: Question, inputs: dict, first: torch.Tensor) -> dict | None:
-        """Return the probability of each answer that is weighed; None where the question has none,
-        and where none of them has any."""
-        if question.id not in self.choices:
-            return None
-        found = weighing.probabilities(
-            weighing.spellings(self.tokenizer, self.choices[question.id]),
-            first,
-            lambda tokens: self.first_tokens([weighing.continued(inputs, tokens)])[0],
-            self.tokenizer.eos_token_id,
-        )
-        return found if any(found.values()) else None
+    def weigh(self, ready: list[tuple[Question, dict[str, torch.Tensor]]]) -> list[dict]:
+        """Return the probability of each answer that is weighed, of each question; {} where it has
+        none, and where none of them has any."""
+        found: list[dict[str, float]] = [{} for _ in ready]
+        by_clip = defaultdict(list)
+        for number, (question, _) in enumerate(ready):
+            if question.id in self.choices:
+                by_clip[question.sample.media].append(number)
+        groups = []
+        for numbers in by_clip.values():
+            shared = weighing.shared_tokens([ready[number][1] for number in numbers])
+            groups += [(numbers, shared)] if shared else [([number], 1) for number in numbers]
+        if not groups:
+            return found
+        end = self.tokenizer.eos_token_id
+        trees = []
+        for numbers, shared in groups:
+            members = []
+            for number in numbers:
+                question, inputs = ready[number]
+                members.append((inputs, weighing.beginnings(self.spelled(question), end)))
+            trees.append(weighing.tree_of(members, shared))
+        pad_id = self.tokenizer.pad_token_id
+        likely = next_token_probabilities(self.network, self.hardware, trees, pad_id)
+        for (numbers, _), of_questions in zip(groups, likely, strict=True):
+            for number, behind in zip(numbers, of_questions, strict=True):
+                spelled = self.spelled(ready[number][0])
+                weighed = weighing.probabilities(spelled, behind, end)
+                found[number] = weighed if any(weighed.values()) else {}
+        return found
+
+    def spelled(self, question: Question) -> list[tuple[str, weighing.Tokens]]:
+        return self.spellings(self.choices[question.id])
+
+    @functools.cached_property
+    def spellings(self) -> Callable[[tuple[str, ...]], list[tuple[str, weighing.Tokens]]]:
+        return functools.cache(functools.partial(weighing.spellings, self.tokenizer))
 
     @functools.cached_property
     def choices(self) -> dict[str, tuple[str, ...]]:
@@ -275,11 +317,8 @@ class Responder:
                 inputs[key] = inputs[key].to(self.hardware.compute)
         return inputs
 
-    def first_tokens(self, encoded: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
-        return first_token_probabilities(self.network, self.tokenizer, self.hardware, encoded)
-
-    def fitting(self, act: Callable[[list[dict]], list], encoded: list[dict]) -> list:
-        """Return what `act` (`generate` or `first_tokens`) returns, in halves where memory does not
+    def fitting(self, act: Callable[[list], list], encoded: list) -> list:
+        """Return what `act` (`generate` or `weigh`) returns, in halves where memory does not
         hold all, and from then on; None for a question that it does not hold alone."""
         try:
             return act(encoded)
