@@ -85,12 +85,14 @@ def summary(rows: Sequence[Row]) -> dict:
         commonest[kind] = max(count, commonest.get(kind, 0))
     judged = [row for row in rows if row.rule == JUDGE]
     cut = [row for row in rows if row.is_cut]
+    # As the rules read them: what a judge read was unread.
+    by_judge = sum(row.error is None and row.answer is not None for row in judged)
     return {
         "rows": len(rows),
         "correct": outcomes["right"],
         "unparseable": outcomes["unparseable"],
         "unparseable_rate": _ratio(outcomes["unparseable"], len(rows)),
-        "unread_rate": unread(rows)["unread_rate"],
+        "unread_rate": _ratio(outcomes["unparseable"] + by_judge, len(rows)),
         "failed": outcomes["failed"],
         "cut_short": len(cut),
         "judged": len(judged),
