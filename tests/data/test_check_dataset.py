@@ -244,6 +244,9 @@ def test_leakage_is_found_by_content(data, tmp_path):
     _, findings = check(data / "train", "--eval", held_out, expect=1)
     assert findings["DATA-LEAK-QUESTION"]["data"]["record_ids"] == ["e0"]
     assert findings["DATA-LEAK-CLIP"]["data"]["record_ids"] == ["e1"]
+    asked, shown = (findings[f"DATA-LEAK-{what}"]["message"] for what in ("QUESTION", "CLIP"))
+    assert "'e0' (clips/0.mp4)" in asked and "'r2' (clips/2.mp4)" in asked
+    assert "'e1' (clips/1.mp4)" in shown and "'r3' (clips/3.mp4)" in shown
 
 
 def test_what_only_evaluation_needs_is_an_error_only_there(data, tmp_path):

@@ -24,28 +24,33 @@ from cosmos_reason.media import files as media
 from cosmos_reason.remote import s3
 
 WHOLE = (0.0, math.inf)  # seconds of a clip that nobody cut
-NO_MEDIA = [("no media", WHOLE)]
+NO_MEDIA = -1  # stands for the clip of a record that shows none
 QUESTION, CLIP, NEARBY = "DATA-LEAK-QUESTION", "DATA-LEAK-CLIP", "DATA-LEAK-NEAR"
 ALIKE = "DATA-LEAK-ALIKE"
 MESSAGES = {
-    QUESTION: "got a clip and question of the training data, expected unseen clips",
-    CLIP: "got a clip of the training data, or times of one that overlap, expected unseen clips",
-    NEARBY: f"got a part less than {NEAR:g} s from a part of the same recording that is trained",
+    QUESTION: "{here} asks the question of training record {there}, expected unseen clips",
+    CLIP: "{here} shows what training record {there} shows, expected unseen clips",
+    NEARBY: f"{{here}} is less than {NEAR:g} s from training record {{there}} in one recording",
 }
 
 Span = tuple[float, float]
 Shown = list[tuple[object, Span]]  # what tells a recording from others, and the times of it
+Place = tuple[int, int]  # (row of a record, number of the clip that it shows)
 
 
 def check(train: Survey, held_out: Survey) -> None:
     """Report the held-out records that training shows, as problems of theirs."""
-    for name, rows in compare(train, held_out).items():
-        for row in rows:
-            index, record = held_out.indices[row], held_out.ids[row]
-            held_out.tally.add(name, index, record, MESSAGES[name])
+    names, held_out_names = (
+        {number: medium.path for medium, number in side.clips.items()} for side in (train, held_out)
+    )
+    for name, leaks in compare(train, held_out).items():
+        for (row, number), (trained, other) in leaks.items():
+            here = f"{held_out.ids[row]!r} ({held_out_names.get(number, 'no clip')})"
+            there = f"{train.ids[trained]!r} ({names.get(other, 'no clip')})"
+            message = MESSAGES[name].format(here=here, there=there)
+            held_out.tally.add(name, held_out.indices[row], held_out.ids[row], message)
     told = set(held_out.tally.ids.get(QUESTION, ())) | set(held_out.tally.ids.get(CLIP, ()))
     copies = looks.alike(train.reports, held_out.reports)
-    names = {number: medium.path for medium, number in train.clips.items()}
     for row, used in enumerate(held_out.used()):
         copied = [names[copies[number]] for number in used if number in copies]
         if copied and held_out.ids[row] not in told:
@@ -53,46 +58,47 @@ def check(train: Survey, held_out: Survey) -> None:
             held_out.tally.add(ALIKE, held_out.indices[row], held_out.ids[row], message)
 
 
-def compare(train: Survey, held_out: Survey) -> dict[str, list[int]]:
-    """Return {check: rows of `held_out`}.
+def compare(train: Survey, held_out: Survey) -> dict[str, dict[Place, Place]]:
+    """Return {check: {place in `held_out`: the first place in `train` that is the same}}, with a
+    record once.
 
     A file is known by its place on the disk, and by its content where both datasets have files of
     that size: no other file is read. Raises Failure for a CUTS file that cannot be read."""
     of_train, of_held_out = _Clips(train), _Clips(held_out)
     sizes = of_train.sizes & of_held_out.sizes
     trained, asked = of_train.shown(sizes), of_held_out.shown(sizes)
-    wanted = {key for one in asked.values() for key, _ in one} | {NO_MEDIA[0][0]}
-    spans, texts = _by_key(train, trained, wanted)
-    found: dict[str, list[int]] = {QUESTION: [], CLIP: [], NEARBY: []}
-    for row, shown, questions in _rows(held_out, asked):
-        leak = _leak(shown, questions, spans, texts)
-        if leak == QUESTION or (leak and held_out.clip_counts[row]):  # texts alone are no clip
-            found[leak].append(row)
-    return found
-
-
-def _leak(shown: Shown, questions: set[int], spans: dict, texts: dict) -> str:
-    """Return which of the checks a record breaks; "" for none."""
-    known = [(key, _gap(span, spans[key])) for key, span in shown if key in spans]
-    seen = [key for key, gap in known if gap < 0]
-    if any(questions & texts[key] for key in seen):
-        return QUESTION
-    if seen:
-        return CLIP
-    return NEARBY if any(gap < NEAR for _, gap in known) else ""
-
-
-def _by_key(found: Survey, shown: dict[int, Shown], wanted: set) -> tuple[dict, dict]:
-    """Return ({key: the times that are shown}, {key: hashes of the questions}) of the `wanted`
-    keys."""
-    spans: dict[object, set[Span]] = defaultdict(set)
-    texts: dict[object, set[int]] = defaultdict(set)
-    for _, of_record, questions in _rows(found, shown):
-        for key, span in of_record:
-            if key in wanted:
-                spans[key].add(span)
-                texts[key] |= questions
-    return spans, texts
+    for side in (trained, asked):
+        side[NO_MEDIA] = [("no media", WHOLE)]
+    wanted = {key for one in asked.values() for key, _ in one}
+    spans: dict[object, dict[Span, Place]] = defaultdict(dict)
+    texts: dict[object, dict[int, Place]] = defaultdict(dict)
+    for where, key, span, questions in _shown(train, trained):
+        if key in wanted:
+            spans[key].setdefault(span, where)
+            for question in questions:
+                texts[key].setdefault(question, where)
+    found: dict[str, dict[int, tuple[Place, Place]]] = {QUESTION: {}, CLIP: {}, NEARBY: {}}
+    for where, key, span, questions in _shown(held_out, asked):
+        if key not in spans:
+            continue
+        row, number = where
+        gap, nearest = min(
+            (max(start - span[1], span[0] - end), other)
+            for (start, end), other in spans[key].items()
+        )
+        again = next((texts[key][one] for one in questions if one in texts[key]), None)
+        if gap < 0 and again:
+            found[QUESTION].setdefault(row, (where, again))
+        elif gap < 0 and number != NO_MEDIA:  # texts alone are no clip
+            found[CLIP].setdefault(row, (where, nearest))
+        elif 0 <= gap < NEAR:
+            found[NEARBY].setdefault(row, (where, nearest))
+    # A record is told by the worst that is known of its clips.
+    worse: set[int] = set()
+    for check, leaks in found.items():
+        found[check] = {row: pair for row, pair in leaks.items() if row not in worse}
+        worse |= leaks.keys()
+    return {check: dict(leaks.values()) for check, leaks in found.items()}
 
 
 class Compared(NamedTuple):
@@ -147,26 +153,26 @@ def _compared(
         except f.Failure:  # told by the checks of each dataset
             return None
         surveys.append(found)
-    rows = compare(*surveys)
-    ids = {check: [surveys[1].ids[row] for row in found] for check, found in rows.items()}
+    ids = {}
+    for check, leaks in compare(*surveys).items():
+        ids[check] = [surveys[1].ids[row] for row, _ in leaks]
     packed = {str(one.media_path) for one in surveys if archives.is_archive(one.media_path)}
     is_one = surveys[0].media_path == surveys[1].media_path
     return Compared(len(surveys[1].ids), ids, "" if is_one else min(packed, default=""))
 
 
-def _gap(span: Span, others: set[Span]) -> float:
-    """Return seconds between a part and the nearest of others; below 0 where they overlap."""
-    return min(max(start - span[1], span[0] - end) for start, end in others)
-
-
-def _rows(found: Survey, shown: dict[int, Shown]) -> Iterator[tuple[int, Shown, set[int]]]:
-    """Yield (row, what it shows, hashes of its questions) of every record."""
+def _shown(
+    found: Survey, shown: dict[int, Shown]
+) -> Iterator[tuple[Place, object, Span, list[int]]]:
+    """Yield (place, what tells a recording from others, the times of it, hashes of the questions)
+    of all that the records show."""
     start = 0
     for row, used in enumerate(found.used()):
-        questions = set(found.text_keys[start : start + found.asked[row]])
+        questions = found.text_keys[start : start + found.asked[row]].tolist()
         start += found.asked[row]
-        of_record = [one for number in used for one in shown[number]]
-        yield row, of_record if used else NO_MEDIA, questions
+        for number in used or (NO_MEDIA,):
+            for key, span in shown[number]:
+                yield (row, number), key, span, questions
 
 
 class _Clips:
