@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data.items import Row, by_row
-from cosmos_reason.data.samples import alike
+from cosmos_reason.data.samples import alike, in_one_form
 
 MAJORITY, DROP = "majority", "drop"
 WAYS = (MAJORITY, DROP)
@@ -29,6 +29,7 @@ def settled(
 
     Answers are compared without case and blanks. Disagreements are an error without a `way`; with
     one, those that it leaves out or outvotes are a warning. Agreement joins the `problems`."""
+    annotators = in_one_form(annotators)
     of_unit: dict[Hashable, list[int]] = defaultdict(list)
     for place, unit in enumerate(units):
         of_unit[unit].append(place)
@@ -43,7 +44,7 @@ def settled(
             name = annotators[place]
             if not name:
                 wrong.append((rows[place], "got no annotator, expected who gave the answer"))
-            elif said.setdefault(name, answers[place]) != answers[place]:
+            elif alike(said.setdefault(name, answers[place])) != alike(answers[place]):
                 both = f"{said[name]!r} and {answers[place]!r} by {name}"
                 wrong.append((rows[place], f"got {both}, expected one answer of each annotator"))
         forms = [alike(answer) for answer in said.values()]

@@ -40,8 +40,9 @@ def of_record(record: Mapping) -> dict[str, object]:
 
 def of_value(value: object) -> dict[str, object]:
     """Return the options of a table or a list; {} for anything else. A table with one column per
-    letter has None where a question has fewer options. Raises ValueError for an object in a list
-    (STAR has the number of an option beside it) that has several texts."""
+    letter has None where a question has fewer options, a list only behind its last one. Raises
+    ValueError for a gap, for a list of one option, and for an object in a list (STAR has the number
+    of an option beside it) that has several texts."""
     if isinstance(value, dict):
         return {letter: text for letter, text in value.items() if text is not None}
     if not isinstance(value, list):
@@ -53,13 +54,28 @@ def of_value(value: object) -> dict[str, object]:
             if len(found) != 1:
                 raise ValueError(f"got the option {shown(option, 60)}, expected its text")
             option = found[0]
-        if option != "":
-            texts.append(str(option))
+        texts.append("" if option is None else str(option))
+    texts = _without_gap(texts, value)
+    if len(texts) == 1:
+        raise ValueError(
+            f"got {texts[0]!r} as the one option, expected several (options_semicolon and "
+            "options_lines declare what stands between them)"
+        )
     listed = {chr(ord("A") + place): text for place, text in enumerate(texts)}
     marked = {letter: LETTERED.fullmatch(text) for letter, text in listed.items()}
     if all(match and match[1] == letter for letter, match in marked.items()):
         return {letter: match[2] for letter, match in marked.items()}
     return listed
+
+
+def _without_gap(texts: list[str], where: Iterable) -> list[str]:
+    """Return the texts without the empty ones at the end. Raises ValueError for one before others:
+    a number behind it would count another option."""
+    while texts and not texts[-1]:
+        texts.pop()
+    if not all(texts):
+        raise ValueError(f"got an empty option before others in {', '.join(map(str, where))}")
+    return texts
 
 
 def of_text(text: str, separator: str = "") -> object:
@@ -110,12 +126,8 @@ def of_columns(record: Mapping, names: Sequence[str], answer: str) -> tuple[dict
     are empty then.
 
     Raises ValueError for a gap, and for a name that is the text of another option."""
-    texts = [record.get(name) for name in names]
-    while texts and texts[-1] in (None, ""):
-        texts.pop()
-    if any(text in (None, "") for text in texts):
-        raise ValueError(f"got an empty option before others in {', '.join(names)}")
-    options = dict(zip(ascii_uppercase, map(str, texts), strict=False))
+    texts = ["" if record.get(name) is None else str(record[name]) for name in names]
+    options = dict(zip(ascii_uppercase, _without_gap(texts, names), strict=False))
     meant = dict(zip(map(str.casefold, names), options, strict=False)).get(answer.casefold())
     if meant is None or names[0] == "A":
         return options, answer
@@ -135,12 +147,13 @@ def letters(
 
     `given` is what the numbers of the `column` count from, where that is declared. Else the whole
     file tells: only counted from 0 has it a 0, only counted from 1 the number of options. `where`
-    names the rows. Answers that are no numbers stay, and all where the numbers are texts of
-    options. Raises Failure where a number may mean two options, or none."""
+    names the rows. Answers that are no numbers stay, those that options are called by, and all
+    where the numbers are texts of options. Raises Failure where a number may mean two options, or
+    none."""
     numbers = {
         place: int(answers[place])
         for place, of_row in enumerate(options)
-        if of_row and NUMBER.fullmatch(answers[place])
+        if NUMBER.fullmatch(answers[place]) and of_row and answers[place] not in of_row
     }
     if not numbers:
         return answers

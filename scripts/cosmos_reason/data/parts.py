@@ -20,7 +20,16 @@ from cosmos_reason.base import progress
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import published_sets
 from cosmos_reason.data.items import UNNAMED, Row, by_row
-from cosmos_reason.data.roles import Cells, Column, of_flags, time_roles
+from cosmos_reason.data.roles import (
+    LENGTHS,
+    MINUTES,
+    UNIT_WORDS,
+    Cells,
+    Column,
+    of_flags,
+    time_roles,
+    words_of,
+)
 from cosmos_reason.data.samples import alike
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.media import files as media_files
@@ -63,6 +72,14 @@ def of_rows(
         return media
     unit = edges[0].unit
     starts, ends = _times(cells, edges[0].name, edges[1].name)
+    wrong, other = _other_meaning(edges)
+    if wrong and (other == unit or proved_unit(media, starts, ends) != unit):
+        message = (
+            f"got {wrong}, against the word of its name: a column that holds them needs another "
+            "name, and --convert makes them of others"
+        )
+        fix = _replacing(edges, other) if other != unit else Fix()
+        problems.append(f.error("BUILD-SPAN", edges[-1].name, message, fix))
     told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
     cut_out: list[Named] = []
     named = zip(rows, starts, ends, media, strict=True)
@@ -121,7 +138,7 @@ def proved_unit(media: list[Named], starts: Sequence, ends: Sequence) -> str | N
                 fitting.remove(unit)
                 continue
             if counts == "frames":
-                is_within = stop <= facts.frames and begin.denominator == stop.denominator == 1
+                is_within = stop <= facts.frames
             else:
                 is_within = stop <= Fraction(facts.seconds) + ROUNDING
                 is_within &= (stop - begin) * Fraction(facts.fps or 1) >= 1
@@ -154,6 +171,22 @@ def _declared(chosen: list[Column]) -> tuple[Column, Column] | None:
         )
         raise f.bad_input("USAGE", "--column", message)
     return given[0], given[1]
+
+
+def _other_meaning(edges: tuple[Column, Column]) -> tuple[str, str]:
+    """Return (what columns are declared to be against the words of their names, the unit that these
+    say); "" where they agree."""
+    first, last = edges
+    for one in edges:
+        if MINUTES & words_of(one.name):
+            return f"{one.name} as {UNITS[first.unit]}, and no minutes or hours", first.unit
+    if LENGTHS & words_of(last.name):
+        return f"{last.name} as the times at which parts end, and no lengths", first.unit
+    for unit, words in UNIT_WORDS.items():
+        named = [one.name for one in edges if words & words_of(one.name)]
+        if named and unit != first.unit:
+            return f"{' and '.join(named)} as {UNITS[first.unit]}", unit
+    return "", first.unit
 
 
 def _part(
@@ -192,7 +225,7 @@ def _part(
             return medium
         if message:
             told[verdict].append((row, message))
-        if verdict == OUTSIDE:
+        if verdict in (OUTSIDE, UNREAD):
             return None
         load = functools.partial(raw_clips.cut_out, medium, name, times, "seconds")
     elif span.counts == "frames":
@@ -214,6 +247,8 @@ def _span(start: object, end: object, unit: str) -> Span:
             span = Span(_number(start) / 1000, _number(end) / 1000)
         else:
             span = Span(_number(start), _number(end), "frames")
+            if not span.begin.denominator == span.end.denominator == 1:
+                raise ValueError
     except ValueError:
         raise ValueError(f"got {start!r} and {end!r}, expected {UNITS[unit]}") from None
     if not 0 <= span.begin < span.end:
@@ -230,18 +265,26 @@ def _number(written: object) -> Fraction:
 
 def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str]:
     """Return ((first, last second), verdict, what is to be said) of a part: "" where it is in its
-    clip, PAST where it ends behind it, OUTSIDE where that is no part of this clip. Raises Failure
-    for a file that is no clip.
+    clip, PAST where it ends behind it, OUTSIDE where that is no part of this clip, UNREAD where it
+    shows no frame. Raises Failure for a file that is no clip.
 
     It is none where less than half of it is there (the label would be about what is not shown), or
     where it is longer than the whole clip by more than a second (the clip would be taken whole)."""
     from cosmos_reason.data import raw_clips
 
-    facts, shown = media_files.probe_video(clip) if span.counts == "frames" else (None, None)
     length = Fraction(raw_clips.length_of(clip, "seconds")).limit_denominator(MOST)
+    frames = raw_clips.length_of(clip, "frames")
     begin, end = span.begin, span.end
-    if shown is not None:
-        begin, end = (shown.at(min(int(edge), 2 * facts.frames)) for edge in (begin, end))
+    if span.counts == "frames":
+        _, shown = media_files.probe_video(clip)
+        begin, end = (shown.at(min(int(edge), 2 * frames)) for edge in (begin, end))
+    elif 2 * (end - begin) * frames < length:
+        message = (
+            f"got {float(begin):.6g} to {float(end):.6g} s of {clip.name}, less than half a frame "
+            f"of {float(length / frames):.3g} s, expected seconds (spreadsheets write times as "
+            "parts of a day: format the column as text)"
+        )
+        return (begin, end), UNREAD, message
     inside = min(end, length) - begin
     if end <= length + ROUNDING:
         return (begin, end), "", ""
@@ -267,8 +310,8 @@ def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
                 file.write(loaded)
         loaded = whole
     times, verdict, message = _within(loaded, span)
-    if verdict == OUTSIDE:
-        raise f.bad_input(OUTSIDE, row.where, message)
+    if verdict in (OUTSIDE, UNREAD):
+        raise f.bad_input(OUTSIDE if verdict == OUTSIDE else "BUILD-SPAN", row.where, message)
     if verdict == PAST:
         files.past.append((row, message))
     return raw_clips.cut_out(loaded, name, times, "seconds")
@@ -282,13 +325,17 @@ def cut_at_the_end(files: Folder) -> list[f.Finding]:
 
 def seconds(written: object) -> Fraction:
     """Return seconds as a number, or as text: 83.5, "83.5", "1:23.5", "00:01:23.5". Raises
-    ValueError."""
+    ValueError, also for timecodes that end in frames or milliseconds."""
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise ValueError(written)
     total = Fraction(0)
-    for part in str(written).split(":"):
-        number = float(part)
-        if not math.isfinite(number):
+    fields = str(written).split(":")
+    for place, text in enumerate(fields):
+        number = float(text)
+        # A fourth field counts frames, and one of 60 or more milliseconds: neither is H:M:S.
+        is_whole = place == len(fields) - 1 or number.is_integer()
+        is_clock = len(fields) <= 3 and (place == 0 or 0 <= number < 60)
+        if not (math.isfinite(number) and is_whole and is_clock):
             raise ValueError(written)
         total = 60 * total + Fraction(number)
     return total.limit_denominator(MOST)

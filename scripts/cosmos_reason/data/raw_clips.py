@@ -186,11 +186,13 @@ class RawClips:
         return found
 
 
-@functools.lru_cache(maxsize=4096)
+_probed = functools.lru_cache(maxsize=4096)(media.probe)
+
+
 def length_of(raw: Path, counts: str) -> float:
     """Return the length of a raw video in frames or seconds. Raises Failure for a file that is no
     video."""
-    facts = media.probe(raw)
+    facts = _probed(raw)
     return facts.frames if counts == "frames" else facts.seconds
 
 

@@ -71,8 +71,13 @@ ENDS = {"end", "ends", "stop", "stops", "to", "until", "till", "offset"}
 BEGIN_NAMES, END_NAMES = {"t0", "in", "tstart", "tbegin"}, {"t1", "out", "tend", "tstop"}
 TIMES = {"time", "times", "timestamp", "timestamps", "timecode", "sec", "secs", "second", "seconds"}
 TIMES |= {"ms", "msec", "millisecond", "milliseconds", "frame", "segment", "span", "interval"}
-MILLISECONDS = {"ms", "msec", "millisecond", "milliseconds"}
-FRAMES = {"frame", "frames"}
+UNIT_WORDS = {  # unit of times -> the words of names that say it
+    "ms": {"ms", "msec", "millisecond", "milliseconds"},
+    "frame": {"frame", "frames"},
+    "": {"s", "sec", "secs", "second", "seconds"},
+}
+MINUTES = {"min", "mins", "minute", "minutes", "hour", "hours"}  # which are declared as H:M:S
+LENGTHS = {"duration", "durations", "dur", "length", "len"}
 # What an unused column may mean by the words of its name: said of it, and nothing else.
 TIME = "a time"
 MEANINGS = {
@@ -268,10 +273,14 @@ def unused(cells: Cells, chosen: Sequence[Column]) -> list[str]:
     return [name for name in cells if name not in used and any(map(cell_text, cells[name]))]
 
 
+def words_of(name: str) -> set[str]:
+    return {word.lower() for word in WORDS.findall(name)}
+
+
 @functools.cache
 def meaning(name: str) -> str:
     """Return what a column may mean by the words of its name; "" for nothing of MEANINGS."""
-    words = {word.lower() for word in WORDS.findall(name)}
+    words = words_of(name)
     if name.lower() in BEGIN_NAMES | END_NAMES:
         return TIME
     return next((meant for meant, known in MEANINGS.items() if words & known), "")
@@ -300,14 +309,13 @@ def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
     if len(names) == 1 and all(isinstance(value, list) for value in cells[names[0]]):
         return [f"start={names[0]}", f"end={names[0]}"]
     roles = []
-    words = {name: {word.lower() for word in WORDS.findall(name)} for name in names}
+    words = {name: words_of(name) for name in names}
     for edge, known, whole in (("start", BEGINS, BEGIN_NAMES), ("end", ENDS, END_NAMES)):
         named = [name for name in names if words[name] & known or name.lower() in whole]
         if len(named) != 1:
             return []
-        unit = "_ms" if words[named[0]] & MILLISECONDS else ""
-        unit = "_frame" if words[named[0]] & FRAMES else unit
-        roles.append(f"{edge}{unit}={named[0]}")
+        unit = next((one for one in UNIT_WORDS if words[named[0]] & UNIT_WORDS[one]), "")
+        roles.append(f"{edge}{'_' if unit else ''}{unit}={named[0]}")
     return roles
 
 

@@ -196,8 +196,11 @@ def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
     """Return the first column without a role whose cells name splits, one that is held out among
     them: whether to keep to it is for the user to say."""
     for name in unused:
-        counts = Counter(split_names.exact(cell_text(value)) for value in cells[name])
+        texts = [cell_text(value) for value in cells[name]]
+        counts = Counter(split_names.exact(text) for text in texts if text)
         is_split = split_names.HELD_OUT & counts.keys() and "" not in counts
+        if "" in texts:  # among empty cells a word alone may be a remark
+            is_split = is_split and any(split_names.NAMES[one] == "train" for one in counts)
         if is_split and set(counts) != {split_names.BESIDE_TRAIN}:
             said = ", ".join(f"{word} ({count})" for word, count in counts.items())
             message = (
@@ -232,7 +235,11 @@ def _with_values(
     """Return the rows with what declared values mean in the place of them. A value without a
     meaning, and a column that there is not, join the `problems`."""
     for name, meanings in values.items():
-        means = {alike(old): new for old, new in meanings.items()}
+        means: dict[str, str] = {}
+        for old, new in meanings.items():
+            if means.setdefault(alike(old), new) != new:
+                message = f"got {old!r} as {new!r} and, in other letters, as {means[alike(old)]!r}"
+                problems.append(f.error("BUILD-VALUE", name, message))
         unknown: list[tuple[Row, str]] = []
         changed = []
         for row in rows:
@@ -291,7 +298,7 @@ def _items_of(
 
         parted = (rows, media, cells, chosen, files, reading.skip_missing, problems)
         shown[number] = f.attempt(problems, parts.of_rows, *parted) or media
-    media = [tuple(dict.fromkeys(named)) for named in zip(*shown, strict=True)]
+    media = list(zip(*shown, strict=True))
     asking = (rows, texts["question"], answers, options, shown[0], reading, cells, chosen)
     asked = f.attempt(problems, _questions, *asking) or texts["question"]
     unasked = [] if any(options) else roles.offered(cells, files.unused, answers)
@@ -323,7 +330,7 @@ def _items_of(
         problems.append(f.error("BUILD-COLUMN", turn.name, message))
         turn = None
     of_tags = [one.name for one in chosen if one.role == "tag"]
-    of_groups = [one.name for one in chosen if one.role == "group"]
+    groups = _groups(rows, [one.name for one in chosen if one.role == "group"], problems)
     made: list[tuple[Item, Row]] = []
     for number, row in enumerate(rows):
         if not stays[number]:
@@ -336,12 +343,17 @@ def _items_of(
         if options[number]:
             try:
                 question, answer = choices.written_into(question, options[number], answer)
+                right = options[number].get(answer)
+                same = [letter for letter, text in options[number].items() if text == right]
+                if same[1:]:
+                    message = f"got the right option {right!r} as {' and '.join(same)}"
+                    raise ValueError(f"{message}, expected one right letter")
             except ValueError as problem:
                 refused.append(f.error("BUILD-OPTIONS", row.where, str(problem)))
                 continue
         named = media[number]
         if named[1:]:  # an empty cell beside a clip names none
-            named = tuple(one for one in named if one[1] != UNNAMED)
+            named = tuple(one for one in named if one[1] != UNNAMED) or named[:1]
         if not named or not all(medium for _, medium in media[number]):
             continue
         unnamed = f"row-{row.number}"
@@ -350,11 +362,6 @@ def _items_of(
         for name in of_tags:
             value = row.values.get(name)
             tags += map(str, value) if isinstance(value, list) else filter(None, [cell_text(value)])
-        groups = [
-            f"{name}={cell_text(row.values[name])}"
-            for name in of_groups
-            if cell_text(row.values.get(name))
-        ]
         item = Item(
             texts["id"][number] or name_of(named[0][1], files, unnamed) or unnamed,
             named,
@@ -362,7 +369,7 @@ def _items_of(
             bare_thought(reasoning) if reasoning else "",
             tags=tuple(tags),
             split=splits[number],
-            groups=tuple(groups),
+            groups=groups[number],
         )
         made.append((item, row))
     if turn:
@@ -370,6 +377,23 @@ def _items_of(
     else:
         yield from (item for item, _ in made)
     problems += [*one_per_id(refused), *_unused(rows, cells, files.unused, times, unasked)]
+
+
+def _groups(rows: list[Row], names: list[str], problems: list[f.Finding]) -> list[tuple[str, ...]]:
+    """Return the groups of each row: cells that differ in case or blanks are one. Rows without any
+    among others join the `problems`."""
+    groups: list[tuple[str, ...]] = [()] * len(rows)
+    for name in names:
+        texts = in_one_form([cell_text(row.values.get(name)) for row in rows])
+        groups = [
+            (*before, f"{name}={text}") if text else before
+            for before, text in zip(groups, texts, strict=True)
+        ]
+    without = [row for row, of_row in zip(rows, groups, strict=True) if not of_row]
+    if names and without:
+        message = f"got no {' or '.join(names)}, so its clip is a group of its own"
+        problems.append(by_row("BUILD-GROUP-EMPTY", f.WARNING, [(row, message) for row in without]))
+    return groups
 
 
 def _chosen_options(
@@ -597,6 +621,13 @@ def _questions(
         fix = Fix(flags={"--column": f"question={likely}"})
         raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     labels = [answers[number] for number in unasked]
+    words = {alike(text): text for text in labels}
+    if len(words) > 2 and words.keys() <= label_questions.TRUTH:  # y beside yes, 1 beside TRUE
+        message = (
+            f"got {', '.join(words.values())} as answers to one question, expected one word for "
+            f"each of both: --values {shlex.quote(f'{label}: OLD=NEW, ...')} says what they mean"
+        )
+        raise f.bad_input("BUILD-VALUE", label, message)
     fields: dict[str, None] = {}  # of labels that are objects, all of them
     for text in labels:
         if not text.startswith("{"):
