@@ -195,7 +195,7 @@ def main(args) -> cli.Outcome:
         f.say(f"{len(items)} records read: {counted}")
     if args.dry_run:
         said = f"{source.kind}: {counted}; nothing is written (--dry-run)"
-        return cli.Outcome(result, [*found, *about_share(items, plan, args)], said)
+        return cli.Outcome(result, [*found, *about_share(items, splits, plan, args)], said)
     agreement = [one for told in found for one in told.data.get("agreement", ())]
     text = mapping.as_text(document)
     written, left_out = dataset_writer.write(splits, output, plan, text, agreement)
@@ -204,7 +204,7 @@ def main(args) -> cli.Outcome:
         from cosmos_reason.data import parts
 
         found += parts.cut_at_the_end(source.files)
-    found = [*found, *about_share(items, plan, args)]
+    found = [*found, *about_share(items, splits, plan, args)]
     summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     share = held_out_share(written)
     if args.folds:
@@ -234,13 +234,15 @@ def sample(item: Item) -> dict:
     return {"id": item.name, "media": media, "turns": turns, "reasoning": item.reasoning}
 
 
-def about_share(items: list[Item], plan: dataset_splits.Plan, args) -> list[f.Finding]:
+def about_share(
+    items: list[Item], splits: dict[str, dict[str, Item]], plan: dataset_splits.Plan, args
+) -> list[f.Finding]:
     """Return what is to be said of the share that is held out: none, or too little. Of a source
     that names its splits BUILD-SPLIT-NAMED says more."""
     if args.folds or any(item.split for item in items):
         return []
     if "eval_fraction" not in args.given:
-        return [nothing_held_out(dataset_splits.fraction(items, plan), args.force)]
+        return [nothing_held_out(dataset_splits.fraction(splits["train"], plan), args.force)]
     if not args.eval_fraction:
         return []
     return thin_held_out(*dataset_splits.eval_shortage(items, plan), args)

@@ -26,12 +26,12 @@ from cosmos_reason.data.source_files import wanted_part
 def test_the_rows_of_a_slice(written, rows):
     part = wanted_part(written)
     assert part.split == written.partition("[")[0]
-    assert list(part.rows.bounds(10)) == rows
+    assert list(part.bounds(10)) == rows
 
 
 def test_a_split_alone_is_all_of_it():
-    assert wanted_part("reasoning") == ("reasoning", None)
-    assert wanted_part("") == ("", None)
+    assert wanted_part("reasoning") == ("reasoning", None, None)
+    assert wanted_part("") == ("", None, None)
 
 
 @pytest.mark.parametrize("written", ["train[3]", "train[:100", "train[a:b]", "train[:1]x", "]"])

@@ -384,8 +384,6 @@ def contradictions(
 ) -> list[f.Finding]:
     """Return an error where one clip has several answers to one question, and columns without a
     role (`times`) are called as the times of each would be."""
-    if not times:
-        return []
     given: dict[tuple, set[str]] = defaultdict(set)
     for (_, medium), question, answer in zip(media, questions, answers, strict=True):
         given[medium, question].add(alike(answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from cosmos_reason.base import findings as f
@@ -60,7 +61,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
         _check_control(reasoning, found)
     else:
         reasoning = ""
-    times = [key for key, value in record.items() if meaning(key) == TIME and value is not None]
+    times = [key for key in _times_among(tuple(record)) if record[key] is not None]
     if times and media and time_roles({key: [record[key]] for key in times}, times):
         message = f"got {' and '.join(times)} of a clip, all of which is shown to a model"
         found.append(("DATA-TIMES-UNUSED", message))
@@ -69,6 +70,12 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     for check, message in found:
         tally.add(check, index, name, message)
     return sample if turns else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _times_among(keys: tuple[str, ...]) -> list[str]:
+    """Return the keys that are called like times. Kept, as records of one file have the same."""
+    return [key for key in keys if meaning(key) == TIME]
 
 
 def id_and_media(index: int, record: dict, _: Tally) -> tuple[str, tuple[Media, ...]]:

@@ -220,7 +220,9 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
     """
     if name in files.held:
         return files.held[name]
-    name = _with_slashes(files, name)
+    if "\\" in name and not files.has(name):  # written on Windows; its drive is not here
+        path = PureWindowsPath(name)
+        name = path.relative_to(path.anchor).as_posix()
     in_folder = posixpath.join(folder, name)
     if posixpath.isabs(in_folder):
         if isinstance(files, Repository):
@@ -245,7 +247,10 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
         (path,) = alike
         files.renamed[name] = path
         return files.medium(path)
-    return _elsewhere(files, name, places[0])
+    cut = files.raw.clip(name) if files.raw else None
+    if cut is not None:
+        return cut
+    return Path(places[0]) if isinstance(files, Repository) else files.path(places[0])
 
 
 def folded(name: str) -> str:
@@ -271,14 +276,6 @@ def near_names(files: Folder, path: str) -> list[str]:
     ]
 
 
-def _with_slashes(files: Folder, name: str) -> str:
-    """Return a name that was written on Windows, without the drive, which is not here."""
-    if "\\" not in name or files.has(name):
-        return name
-    path = PureWindowsPath(name)
-    return path.relative_to(path.anchor).as_posix()
-
-
 def _places(name: str, folder: str) -> list[str]:
     """Return where a name in a table of `folder` may lie: relative to that folder, or to the
     root."""
@@ -286,14 +283,6 @@ def _places(name: str, folder: str) -> list[str]:
     if not posixpath.normpath(name).startswith("../"):
         places.append(posixpath.normpath(name))
     return places
-
-
-def _elsewhere(files: Folder, name: str, place: str) -> Path | Held:
-    """Return a clip that raw data hold, else a path that is not there."""
-    cut = files.raw.clip(name) if files.raw else None
-    if cut is not None:
-        return cut
-    return Path(place) if isinstance(files, Repository) else files.path(place)
 
 
 def find_video(files: Folder, medium: Media, folder: str) -> Medium:
@@ -590,42 +579,34 @@ def _parts(name: str) -> list[str]:
     return [*folders, SHARD.sub("", posixpath.splitext(last)[0])]
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Rows `first` to before `last`: numbers or percents, negative ones from the end, "" an end."""
-
-    first: str = ""
-    last: str = ""
-
-    def bounds(self, rows: int) -> range:
-        first = _place(self.first, rows, 0)
-        return range(first, max(first, _place(self.last, rows, rows)))
-
-
 class Part(NamedTuple):
-    """A split's name and which of its rows; None: all."""
+    """A split's name and the rows of it that are wanted, from the first to before the last: numbers
+    or percents, negative ones from the end, "" an end; None without a slice."""
 
     split: str
-    rows: Slice | None
+    first: str | None = None
+    last: str | None = None
+
+    @property
+    def is_slice(self) -> bool:
+        return self.first is not None
+
+    def bounds(self, rows: int) -> range:
+        edges = []
+        for written in (self.first or "0", self.last or str(rows)):
+            place = int(written.rstrip("%"))
+            if written.endswith("%"):
+                place = round(place * rows / 100)
+            edges.append(min(max(place + rows * (place < 0), 0), rows))
+        return range(edges[0], max(edges))
 
 
 def wanted_part(written: str) -> Part:
     """Raises Failure for brackets that are no slice."""
     if "[" not in written and "]" not in written:
-        return Part(written, None)
+        return Part(written)
     match = WRITTEN.fullmatch(written)
     if match is None:
         message = f"got {written!r}, expected a split such as train, train[:100] or train[10%:20%]"
         raise f.bad_input("USAGE", "--hf-split", message)
-    return Part(match["split"], Slice(match["first"], match["last"]))
-
-
-def _place(written: str, rows: int, otherwise: int) -> int:
-    if not written:
-        return otherwise
-    place = int(written.rstrip("%"))
-    if written.endswith("%"):
-        place = round(place * rows / 100)
-    if place < 0:
-        place += rows
-    return min(max(place, 0), rows)
+    return Part(match["split"], match["first"], match["last"])

@@ -139,7 +139,7 @@ def _hub_tables(files: Folder, reading: Reading) -> tuple[dict[str, str], list[s
     """Return `source_files.tables`; a slice without a name is one of the training data."""
     part = reading.part
     of_tables, left_out = source_files.tables(files, reading.subset, part.split)
-    if part.rows and not part.split:
+    if part.is_slice and not part.split:
         left_out += [name for name, split in of_tables.items() if split in split_names.HELD_OUT]
     return {name: split for name, split in of_tables.items() if name not in left_out}, left_out
 
@@ -300,8 +300,8 @@ def _read_tables(
             problems.append(f.info("BUILD-SHEET-HIDDEN", table, message, sheets=hidden))
     if not source.tables:  # names of folders are the labels
         rows = table_items.labelled_by_folder(source.files, reading.part.split)
-        if reading.part.rows:
-            wanted = reading.part.rows.bounds(len(rows))
+        if reading.part.is_slice:
+            wanted = reading.part.bounds(len(rows))
             rows = rows[wanted.start : wanted.stop]
         names = [split_names.of_folders(posixpath.dirname(row.values["video"])) for row in rows]
     if not rows:
@@ -324,8 +324,8 @@ def _opened_tables(
     source: Source, reading: Reading
 ) -> Iterator[tuple[str, table_files.Rows | JsonRecords]]:
     """Yield (name, its rows) of the tables; of a slice the rows of all together are counted."""
-    wanted = reading.part.rows
-    if wanted is None:
+    wanted = reading.part
+    if not wanted.is_slice:
         for table in source.tables:
             yield table, table_files.opened(source.files, table)
         return

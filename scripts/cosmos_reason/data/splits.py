@@ -308,9 +308,8 @@ def _fits(items: dict[str, Item], plan: Plan, share: float, source: dict[str, st
     return bool(train) and 0 < len(held_out) <= MOST_HELD_OUT * len(items)
 
 
-def fraction(items: Sequence[Item], plan: Plan) -> float:
+def fraction(kept: dict[str, Item], plan: Plan) -> float:
     """Return a share of the clips that can be held out, near a tenth; 0 when there is none."""
-    kept = named(items, plan)
     source = filmed_from(kept)
     return next((share for share in SHARES if _fits(kept, plan, share, source)), 0)
 

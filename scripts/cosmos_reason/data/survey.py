@@ -7,7 +7,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from cosmos_reason.media.files import ClipReport
 SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
 CLOSED = ("yes_no", "mcq", "number", "ordinal", "direction")  # types of answers that exclude others
 LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
+READ_ONCE = 1 << 14  # questions with an answer that are kept as they were read
 
 Integers = partial(array, "i")
 
@@ -118,19 +119,15 @@ class Survey:
         for (_, text), (role, gt) in pairwise(sample.turns):
             if role != "assistant":
                 continue
-            kind = answers.question_type(text, gt)
-            answer = short_answer(kind, text, gt)
+            kind, answer, problem, plain, meant = _read(text, gt)
             self.types[kind] += 1
             if answer:
                 self.balance[kind][answer] += 1
-            problem = unoffered(text, gt)
             if problem:
                 check, message = problem
                 self.tally.add(check, sample.index, sample.id, message)
             if sample.reasoning or "<think>" in gt:
                 self.reasoned += 1
-            plain = alike(gt)
-            meant = answers.normalise(gt, kind, text) if kind in CLOSED else None
             self.is_closed.append(meant is not None)
             self.answer_keys.append(hash(plain if meant is None else meant))
             if answer is not None and len(gt) <= LONGEST_CLASS:
@@ -142,6 +139,17 @@ class Survey:
         kind, answer = first or ("", None)
         self.kinds.append(kind)
         self.answers.append(answer)
+
+
+@lru_cache(maxsize=READ_ONCE)
+def _read(text: str, gt: str) -> tuple:
+    """Return (type, `short_answer`, what `unoffered` says, `alike`, the one answer that is meant
+    where the type has such) of a question and its answer.
+
+    Kept, as this takes most of a survey's time and datasets ask the same again and again."""
+    kind = answers.question_type(text, gt)
+    meant = answers.normalise(gt, kind, text) if kind in CLOSED else None
+    return kind, short_answer(kind, text, gt), unoffered(text, gt), alike(gt), meant
 
 
 def listed(annotations: Path, records: Iterable[dict] | None = None) -> Survey:

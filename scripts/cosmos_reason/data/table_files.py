@@ -121,7 +121,9 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
     """Yield (its number, row) as a spreadsheet shows them: the header is row 1; {} for a blank
     one."""
     try:
-        with path.open(encoding=_encoding(path), newline="") as handle:
+        with path.open("rb") as handle:  # Excel calls UTF-16 "Unicode text"
+            encoding = "utf-16" if handle.read(2) in UTF_16 else "utf-8-sig"
+        with path.open(encoding=encoding, newline="") as handle:
             header = handle.readline()
             handle.seek(0)
             separator = max(SEPARATORS, key=header.count)
@@ -296,12 +298,6 @@ def _refuse_data_as_names(path: Path, names: list[str]) -> None:
             "write a row with a name for each column above it"
         )
         raise f.bad_input("BUILD-TABLE", path, message)
-
-
-def _encoding(path: Path) -> str:
-    """Return UTF-8, but for a file that begins as UTF-16, which Excel calls Unicode text."""
-    with path.open("rb") as handle:
-        return "utf-16" if handle.read(2) in UTF_16 else "utf-8-sig"
 
 
 def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:

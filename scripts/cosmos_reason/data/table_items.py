@@ -303,13 +303,13 @@ def _items_of(
     asked = f.attempt(problems, _questions, *asking) or texts["question"]
     unasked = [] if any(options) else roles.offered(cells, files.unused, answers)
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
-    if "start" not in columns:
+    if files.unused and "start" not in columns:
         from cosmos_reason.data import parts
 
         times = times or parts.unnamed_times(shown[0], asked, files.unused, cells)
-    if columns["answer"].name and "start" not in columns:
-        of_times = (shown[0], texts["answer"], asked, times, cells)
-        problems += parts.contradictions(*of_times)
+        if times and columns["answer"].name:
+            of_times = (shown[0], texts["answer"], asked, times, cells)
+            problems += parts.contradictions(*of_times)
     stays = [True] * len(rows)
     if "annotator" in columns:
         from cosmos_reason.data import annotators
