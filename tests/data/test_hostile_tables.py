@@ -1,8 +1,15 @@
 """Tables that look right and are read wrong: each is refused with what is wrong in it, or read as
 its author means it."""
 
+import datetime
+import decimal
+import json
+
+import pyarrow as arrow
 import pytest
 from clip_files import write_clip
+from pyarrow import parquet
+from support import run_script
 from table_build import build, ids
 
 ASKED = ("--question", "Is it open?")
@@ -86,6 +93,16 @@ def flags(*roles):
             "'red' as A and B",
         ),
         (
+            [
+                "video,reasoning,answer",
+                "0.mp4,<think>It is lit.</think> yes,no",
+                "1.mp4,Dark it is.,no",
+            ],
+            ASKED,
+            "BUILD-REASONING",
+            "behind the reasoning",
+        ),
+        (
             ["video,what", "0.mp4,yes", "1.mp4,y", "2.mp4,n", "3.mp4,no"],
             flags("answer=what"),
             "BUILD-VALUE",
@@ -102,6 +119,12 @@ def flags(*roles):
             ASKED,
             "BUILD-SPLIT-NAME",
             "train (1), test (1)",
+        ),
+        (
+            ["video,is_test,answer", "0.mp4,0,yes", "1.mp4,1,no", "2.mp4,0,no"],
+            ASKED,
+            "BUILD-SPLIT-NAME",
+            "'is_test: YES=test, NO=train'",
         ),
     ],
 )
@@ -125,6 +148,13 @@ def test_a_name_says_nothing_against_what_the_lengths_prove(source):
     build(source, lines, *flags("start_ms=start_ms", "end_ms=end_ms"))
     lines = ["video,frame_in,frame_out,answer", "0.mp4,0,9.5,yes", "1.mp4,0.5,9.9,no"]
     build(source, lines, *flags("start=frame_in", "end=frame_out"), out="proved")
+
+
+def test_truths_of_a_split_are_kept_as_declared(source):
+    lines = ["video,is_test,answer", "0.mp4,0,yes", "1.mp4,1,no", "2.mp4,0,no"]
+    declared = (*flags("split=is_test"), "--values", "is_test: 1=test, 0=train")
+    _, built = build(source, lines, *declared)
+    assert [len(built[side]) for side in ("train", "eval")] == [2, 1]
 
 
 def test_a_word_beside_empty_cells_is_no_split(source):
@@ -157,3 +187,32 @@ def test_options_called_by_numbers_are_meant_by_these(source):
     lines = ["video,question,options,answer", f"0.mp4,Which?,{options},1", f"1.mp4,W?,{options},2"]
     _, built = build(source, lines)
     assert [one.turns[1].text for one in built["train"]] == ["1", "2"]
+
+
+def test_annotators_who_write_the_letter_and_the_text_of_an_option_agree(source):
+    lines = ["video,question,options,who,answer"]
+    lines += [
+        f"0.mp4,Which?,red|blue,{who},{said}" for who, said in ("aA", ("b", "red"), "cB", "dB")
+    ]
+    lines += ["0.mp4,Which?,red|blue,e,A", "1.mp4,Which?,red|blue,a,blue"]
+    _, built = build(source, lines, "--column", "annotator=who", "--adjudicate", "majority")
+    assert [one.turns[1].text for one in built["train"]] == ["A", "B"]
+
+
+def test_times_that_a_table_types_are_known(source):
+    typed = {
+        "duration": [datetime.timedelta(milliseconds=1500), datetime.timedelta(seconds=2)],
+        "decimal": [decimal.Decimal("1.5"), decimal.Decimal("2.0")],
+        "time": [datetime.time(0, 0, 1, 500_000), datetime.time(0, 0, 2)],
+    }
+    for name, (begin, end) in typed.items():
+        columns = {"video": ["0.mp4"], "from": [begin], "to": [end], "answer": ["yes"]}
+        parquet.write_table(arrow.table(columns), source / f"{name}.parquet")
+        out = source.parent / name
+        done = run_script("build_dataset.py", source / f"{name}.parquet", "-o", out, *PARTS, *ASKED)
+        assert done.returncode == 0, done.stderr
+        (cut,) = json.loads((out / "train" / "cuts.json").read_text()).values()
+        assert (cut["start"], cut["end"]) == (1.5, 2.0)
+        ms = ("--column", "start_ms=from", "--column", "end_ms=to", *ASKED, "--force")
+        done = run_script("build_dataset.py", source / f"{name}.parquet", "-o", out, *ms)
+        assert done.returncode == (0 if name == "decimal" else 2), "their unit is known"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import functools
 import hashlib
 import itertools
@@ -35,6 +37,7 @@ from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.media import files as media_files
 from cosmos_reason.media.files import VIDEO_SUFFIXES
 
+SECONDS = str | int | float | decimal.Decimal | datetime.time  # what a cell has them as
 # How a message calls the units of times that a flag declares.
 UNITS = {"": "seconds, or H:M:S", "ms": "milliseconds", "frame": "numbers of frames"}
 MOST = 90000  # of the denominators that times have, as media.cut has them
@@ -324,9 +327,11 @@ def cut_at_the_end(files: Folder) -> list[f.Finding]:
 
 
 def seconds(written: object) -> Fraction:
-    """Return seconds as a number, or as text: 83.5, "83.5", "1:23.5", "00:01:23.5". Raises
-    ValueError, also for timecodes that end in frames or milliseconds."""
-    if isinstance(written, bool) or not isinstance(written, str | int | float):
+    """Return seconds as a number, a typed time of a table, or as text: 83.5, "83.5", "1:23.5",
+    "00:01:23.5". Raises ValueError, also for timecodes that end in frames or milliseconds."""
+    if isinstance(written, datetime.timedelta):
+        written = written.total_seconds()
+    if isinstance(written, bool) or not isinstance(written, SECONDS):
         raise ValueError(written)
     total = Fraction(0)
     fields = str(written).split(":")

@@ -194,7 +194,8 @@ def _unused(
 
 def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
     """Return the first column without a role whose cells name splits, one that is held out among
-    them: whether to keep to it is for the user to say."""
+    them, or that tells by its name and two truths what is held out (is_test): whether to keep to it
+    is for the user to say."""
     for name in unused:
         texts = [cell_text(value) for value in cells[name]]
         counts = Counter(split_names.exact(text) for text in texts if text)
@@ -209,6 +210,17 @@ def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
             )
             fix = Fix(flags={"--column": f"split={name}"})
             return [f.error("BUILD-SPLIT-NAME", name, message, fix)]
+        said = roles.words_of(name) - split_names.BESIDE - {"is", "in"}
+        are_truths = len(set(texts)) == 2 and set(map(alike, texts)) <= label_questions.TRUTH
+        if are_truths and len(said) == 1 and said <= split_names.NAMES.keys():
+            word = said.pop()
+            meant = f"{name}: YES={word}, NO={'train' if word in split_names.HELD_OUT else 'test'}"
+            message = (
+                f"got {' and '.join(sorted(set(texts)))} in a column without a role, and all of it "
+                f"would be trained on: --column split={name} --values {shlex.quote(meant)} keeps "
+                f"to it (YES, NO as in the cells), --column ignore={name} does not"
+            )
+            return [f.error("BUILD-SPLIT-NAME", name, message)]
     return []
 
 
@@ -314,6 +326,10 @@ def _items_of(
     if "annotator" in columns:
         from cosmos_reason.data import annotators
 
+        for number, one in enumerate(options):  # "B" and the text of B are one answer
+            meant = choices.meant(one, answers[number]) if one else ()
+            if len(meant) == 1:
+                answers[number] = meant[0]
         offered = [tuple(one.items()) for one in options]
         units = list(zip(media, asked, offered, strict=True))
         by = (asked, texts["annotator"], answers, reading.adjudicate, problems)
@@ -358,6 +374,11 @@ def _items_of(
             continue
         unnamed = f"row-{row.number}"
         reasoning = texts["reasoning"][number]
+        if reasoning and "</think>" in bare_thought(reasoning):
+            message = f"got an answer behind the reasoning in {columns['reasoning'].name}: "
+            message += "write them into columns of their own (--convert)"
+            refused.append(f.error("BUILD-REASONING", row.where, message))
+            continue
         tags: list[str] = []
         for name in of_tags:
             value = row.values.get(name)
