@@ -216,3 +216,15 @@ def test_times_that_a_table_types_are_known(source):
         ms = ("--column", "start_ms=from", "--column", "end_ms=to", *ASKED, "--force")
         done = run_script("build_dataset.py", source / f"{name}.parquet", "-o", out, *ms)
         assert done.returncode == (0 if name == "decimal" else 2), "their unit is known"
+
+
+def test_a_number_that_is_none_is_no_option(source):
+    columns = {"video": ["0.mp4", "1.mp4"], "question": ["How many?", "How many now?"]}
+    columns |= {"a0": [1.0, 2.0], "a1": [3.5, 4.5], "a2": [5.0, float("nan")], "answer": ["C", "B"]}
+    parquet.write_table(arrow.table(columns), source / "numbers.parquet")
+    out = source.parent / "out"
+    done = run_script("build_dataset.py", source / "numbers.parquet", "-o", out)
+    assert done.returncode == 0, done.stderr
+    _, asked = json.loads((out / "train" / "annotations.json").read_text())
+    question = asked["conversations"][0]["value"]
+    assert "(B) 4.5" in question and "nan" not in question

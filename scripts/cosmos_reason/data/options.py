@@ -54,7 +54,7 @@ def of_value(value: object) -> dict[str, object]:
             if len(found) != 1:
                 raise ValueError(f"got the option {shown(option, 60)}, expected its text")
             option = found[0]
-        texts.append("" if option is None else str(option))
+        texts.append(option)
     texts = _without_gap(texts, value)
     if len(texts) == 1:
         raise ValueError(
@@ -68,9 +68,11 @@ def of_value(value: object) -> dict[str, object]:
     return listed
 
 
-def _without_gap(texts: list[str], where: Iterable) -> list[str]:
-    """Return the texts without the empty ones at the end. Raises ValueError for one before others:
-    a number behind it would count another option."""
+def _without_gap(values: list, where: Iterable) -> list[str]:
+    """Return the texts of options without the empty ones at the end (NaN is how tables of numbers
+    say that there is none). Raises ValueError for an empty one before others: a number behind it
+    would count another option."""
+    texts = ["" if value is None or value != value else str(value) for value in values]
     while texts and not texts[-1]:
         texts.pop()
     if not all(texts):
@@ -126,8 +128,8 @@ def of_columns(record: Mapping, names: Sequence[str], answer: str) -> tuple[dict
     are empty then.
 
     Raises ValueError for a gap, and for a name that is the text of another option."""
-    texts = ["" if record.get(name) is None else str(record[name]) for name in names]
-    options = dict(zip(ascii_uppercase, _without_gap(texts, names), strict=False))
+    texts = _without_gap([record.get(name) for name in names], names)
+    options = dict(zip(ascii_uppercase, texts, strict=False))
     meant = dict(zip(map(str.casefold, names), options, strict=False)).get(answer.casefold())
     if meant is None or names[0] == "A":
         return options, answer
