@@ -226,7 +226,8 @@ def test_flags_of_rows_are_splits_by_what_they_are_said_to_mean(tmp_path, clip):
     clips(tmp_path / "s", clip, ["a", "b", "x"])
     rows = "clip,label,question,is_test\na.mp4,yes,On?,0\nb.mp4,no,On?,0\nx.mp4,yes,On?,1\n"
     (tmp_path / "s" / "labels.csv").write_text(rows)
-    (told,) = (row for row in build(tmp_path / "s")["findings"] if row["severity"] == "warning")
+    wrong, told = build(tmp_path / "s", expect=2)["findings"]
+    assert wrong["id"] == "BUILD-SPLIT-NAME" and "is_test: YES=test" in wrong["message"]
     assert (told["id"], told["data"]["meanings"]) == ("BUILD-COLUMN-UNUSED", {"is_test": "a split"})
     split = ["--column", "split=is_test"]
     refused = build(tmp_path / "s", *split, out="1", expect=2)
