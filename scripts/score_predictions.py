@@ -58,7 +58,7 @@ CHANGED_IDS = ("fixed_ids", "broken_ids")
 
 
 def parser() -> cli.Parser:
-    parser = cli.Parser(__doc__, "--compare --explain --judge --judge-model")
+    parser = cli.Parser(__doc__, "--compare --explain --judge --judge-model --json --save")
     parser.add_argument(
         "results",
         type=Path,
@@ -76,7 +76,8 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--compare",
         type=Path,
-        help="results of an earlier run, paired with RESULTS by id",
+        help="results of an earlier run, paired with RESULTS by id; --json has it all in "
+        "result.runs[0].comparison",
     )
     parser.add_argument(
         "--threshold",
@@ -500,9 +501,7 @@ def as_text(run: dict) -> list[str]:
         lines.append(text_line(run))
     if "likelihood" in run:
         lines.append(likelihood_line(run["likelihood"]))
-    if "comparison" in run:
-        lines.append(comparison_line(run))
-    return lines
+    return lines + floors([run]) + ([comparison_line(run)] if "comparison" in run else [])
 
 
 def as_table(runs: list[dict]) -> list[str]:
@@ -514,6 +513,7 @@ def as_table(runs: list[dict]) -> list[str]:
     for name, run in named:
         if "judge" in run:
             lines.append(f"{name} {judge_line(run)}")
+    lines += floors(runs)
     for name, run in named:
         if "comparison" in run:
             lines.append(f"{name} {comparison_line(run)}")
@@ -585,10 +585,15 @@ def likelihood_line(weighed: dict) -> str:
     return line
 
 
+def floors(runs: list[dict]) -> list[str]:
+    """Return what to say before all comparisons, each once: they share the earlier run."""
+    told = [comparison.no_better_than_commonest(run.get("comparison", {})) for run in runs]
+    return list(dict.fromkeys(filter(None, told)))
+
+
 def comparison_line(run: dict) -> str:
     pair = run["comparison"]
-    floor = comparison.no_better_than_commonest(pair)
-    line = (f"{floor}\n" if floor else "") + (
+    line = (
         f"against {pair['before']}: {pair['fixed']} fixed, {pair['broken']} broken, "
         f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both, "
         f"McNemar p = {pair['p_value']:.3g}"

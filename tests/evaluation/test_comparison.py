@@ -342,3 +342,20 @@ def test_annotations_name_the_clips_of_rows_that_do_not(tmp_path):
         clips.append(document["result"]["runs"][0]["comparison"]["clips"])
         assert ("EVAL-COMPARE-CLIPS" in ids(document)) == (not more)
     assert clips == [6, 2]
+
+
+def test_what_holds_of_all_comparisons_is_said_once(tmp_path):
+    gts = ["A"] * 6 + ["B"] * 4
+    for name, said in (("low", "C"), ("one", None), ("two", None)):
+        write(
+            tmp_path / name / "results.json",
+            [row(f"q{n}", gt, said or gt) for n, gt in enumerate(gts)],
+        )
+    words = [tmp_path / "one", tmp_path / "two", "--compare", tmp_path / "low/results.json"]
+    done = run_script("score_predictions.py", *words)
+    assert (done.stdout + done.stderr).count("says nothing about what the model can do") == 1
+
+
+def test_the_help_says_where_a_comparison_stands_and_how_it_is_kept():
+    told = " ".join(run_script("score_predictions.py", "--help").stdout.split())
+    assert "result.runs[0].comparison" in told and "--save FILE" in told
