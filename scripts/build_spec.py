@@ -27,6 +27,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, files, site
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.families import DEFAULT
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import (
@@ -344,6 +345,7 @@ def main(args) -> cli.Outcome:
     draft = build(args)
     case, found = check(args, draft)
     found += recognised
+    found += [for_this_line(draft, one) for one in too_many_nodes(args, place)]
     if place:
         found = by_site(place, found)
     found = [told(one) for one in found]
@@ -354,7 +356,7 @@ def main(args) -> cli.Outcome:
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
         raise f.Failure(found, f.EXIT_BAD_INPUT)
     if f.has_errors(found):
-        return cli.Outcome({"spec": None}, found, "nothing written")
+        return cli.Outcome({"spec": None}, found, "nothing written", named=IN_TABLE)
     return written(args, draft, case, found)
 
 
@@ -384,6 +386,29 @@ def take_site(args) -> site.Site | None:
         settings.append(f"{key}{equals}{place.here(value)}")
     args.set = settings
     return place
+
+
+def too_many_nodes(args, place: site.Site | None) -> list[f.Finding]:
+    """Say of several nodes that no launch of the engine takes them: an error where the site is
+    named that will not, else a warning, since the spec may be for another launcher."""
+    from cosmos_reason.jobs import nodes
+
+    able = nodes.platforms(args.action, args.engine)
+    if (args.nodes or 1) == 1 or args.action not in actions.TRAINING:
+        return []
+    if able and (not place or place.platform in able):
+        return []
+    where = f" on {place.platform}" if place else ""
+    message = f"got {args.nodes} nodes, and {args.action} with {args.engine}{where} takes one"
+    ways = {engine: nodes.platforms(args.action, engine) for engine in bundle.ENGINES}
+    ways = {name: able for name, able in ways.items() if able}
+    told = [f"{engine} on {' or '.join(able)}" for engine, able in ways.items()]
+    message += f"; several: {', '.join(told)}"
+    fitting = [name for name, able in ways.items() if not place or place.platform in able]
+    fix = Fix(flags={"--engine": fitting[0]}) if fitting else f"drop --nodes {args.nodes}"
+    if not place:
+        return [f.warning("JOB-NODES", "--nodes", f"{message} when launched from here", fix)]
+    return [f.error("JOB-NODES", "--nodes", message, fix)]
 
 
 def by_site(place: site.Site, found: list[f.Finding]) -> list[f.Finding]:

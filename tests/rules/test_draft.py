@@ -220,7 +220,7 @@ def test_a_folder_with_an_adapter_is_noticed(here, job):
     assert made["model"]["base_model_path"] == "hf_model://nvidia/Cosmos-Reason2-2B"
     code, found, _ = run(f"evaluate --model {job} --set enable_lora=false")
     fix = str(found["SPEC-ADAPTER-FOLDER"].fix)
-    assert (code, "model.enable_lora=true" in fix) == (1, True)
+    assert (code, "enable_lora=true" in fix) == (1, True)
     code, found, _ = run(f"train --model {job}")
     advice = f"select_checkpoint.py {job} --merge DIR"
     assert (code, advice in found["SPEC-MODEL-ADAPTER"].message) == (1, True)
@@ -571,11 +571,11 @@ def test_intervals_that_were_asked_for_stay(here):
 )
 def test_the_most_frames_that_fit_every_clip_are_proposed(here, frames, asked, fits):
     facts = write_facts(here, len(frames), frames)
-    for action, key in (("train", "custom.vision.nframes"), ("evaluate", "vision.nframes")):
+    for action in ("train", "evaluate"):
         line = f"{action} --engine transformers --dataset-facts {facts} --set nframes={asked}"
         finding = run(line)[1]["SPEC-FRAMES-CLIP"]
         assert str(finding.fix) == (
-            f"replace --set nframes={asked} with --set {key}={fits}" if fits else ""
+            f"replace --set nframes={asked} with --set nframes={fits}" if fits else ""
         )
 
 
@@ -841,7 +841,7 @@ def test_the_text_true_is_no_path(here):
     code, found, _ = run("train --set resume=True")
     assert (code, str(found["SPEC-VALUE"].fix)) == (
         1,
-        "replace --set resume=True with --set train.resume=true",
+        "replace --set resume=True with --set resume=true",
     )
 
 
@@ -895,7 +895,7 @@ def test_more_calibration_records_than_there_are_is_a_warning(here):
     assert not any(id.startswith("SPEC-CALIBRATION") for id in found)
     _, found, _ = run(f"{line} --set samples=10")
     fix = found["SPEC-CALIBRATION-FEW"].fix
-    assert str(fix) == f"replace --set samples=10 with --set {SAMPLES}=100"
+    assert str(fix) == "replace --set samples=10 with --set samples=100"
     assert "SPEC-CALIBRATION-MANY" not in run(line.replace("=FP8", "=FP8_DYNAMIC"))[1]
 
 

@@ -4,6 +4,7 @@ line it is about."""
 import contextlib
 import copy
 import shlex
+from pathlib import Path
 
 import applied_fixes
 import pytest
@@ -375,6 +376,33 @@ def test_a_training_spec_hands_its_view_to_an_evaluation(here):
     finding = next(one for one in run(f"{line} --set nframes=6")[1] if one.id == "SPEC-ACTION")
     _, _, made = run(pasted(f"{line} --set nframes=6", str(finding.fix)))
     assert made["vision"] == {"nframes": 6, "resized_height": 64, "resized_width": 96}
+
+
+def test_a_fix_calls_a_key_as_the_user_did(here):
+    for word in ("resume", "train.resume"):
+        _, found, _ = run(f"train --set {word}=True")
+        fix = next(str(one.fix) for one in found if one.id == "SPEC-VALUE")
+        assert fix == f"replace --set {word}=True with --set {word}=true"
+
+
+@pytest.mark.parametrize(
+    ("platform", "engine", "left"),
+    [("", "tao", "cosmos-rl"), ("docker", "tao", ""), ("slurm", "tao", "cosmos-rl")],
+)
+def test_nodes_that_no_launch_of_the_engine_takes_are_refused(here, platform, engine, left):
+    line = f"train --tuning lora --train-root data/train --model reason2-2b --engine {engine} "
+    line += "--gpus-per-node 2 --nodes 2"
+    if platform:
+        Path("site.yaml").write_text(f"schema_version: 1\nname: a\nplatform: {platform}\n")
+        line += " --site site.yaml"
+    code, found, made = run(line)
+    (told,) = [one for one in found if one.id == "JOB-NODES"]
+    assert (code, not made, told.severity) == (1, True, f.ERROR) if platform else code == 0
+    assert str(told.fix) == (
+        f"replace --engine tao with --engine {left}" if left else "drop --nodes 2"
+    )
+    code, found, _ = run(pasted(line, str(told.fix)))
+    assert "JOB-NODES" not in {one.id for one in found}
 
 
 @pytest.mark.parametrize("action", bundle.ACTIONS)

@@ -18,7 +18,7 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules import placeholders
 from cosmos_reason.rules.keys import exclusive
 from cosmos_reason.rules.paths import WINDOWS_PATH
-from cosmos_reason.spec import actions, document
+from cosmos_reason.spec import actions, document, names
 from cosmos_reason.spec.keys import BATCH
 
 LORA = "policy.lora"
@@ -173,8 +173,16 @@ def pasteable(draft: Draft, fix: Fix) -> Fix:
         if not is_undone:
             changes[key] = value
     if changes or fix.flags:
+        changes = {_as_written(draft, key): value for key, value in changes.items()}
         return Fix(command=f"replace {old} with", changes=changes, flags=fix.flags)
     return Fix(command=f"drop {old}")
+
+
+def _as_written(draft: Draft, key: str) -> str:
+    """Return a key by the name that the user's --set has for it."""
+    given = draft.named.get(key, "").removeprefix("--set ").lstrip("'")
+    written = given.partition("=")[0]
+    return written if names.full_name(draft.action, written) == key else key
 
 
 def _only_gives_back(draft: Draft, given: list[str], fix: Fix) -> bool:
