@@ -19,13 +19,14 @@ of its values; one `run` at a time owns it. What follows a lone -- goes to launc
 """
 
 import argparse
+import dataclasses
 import math
 import shlex
 import sys
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, findings, site
+from cosmos_reason.base import bundle, findings, job_folder, site
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import options, platforms, run_time
@@ -300,6 +301,24 @@ def target_of(written: str, objective: str) -> float:
     raise findings.bad_input("TUNE-TARGET", "--target", message, fix)
 
 
+def paths_otherwise(there: study.Study) -> list[Finding]:
+    """Return a warning where the study's site calls its paths otherwise than this machine, which
+    hands its own to the trials that it submits."""
+    if not there.plan.get("site"):
+        return []
+    place = site.Site(Path(commands.SITE), there.plan["site"], there.plan["site"]["paths"])
+    named = [str(there.folder.absolute())]
+    for table in (there.plan["spec"], there.plan["evaluate"] or {}):
+        job_folder.walked(table, lambda value: named.append(value) or value)
+    moved = [(path, place.there(path)) for path in named if place.there(path) != path]
+    if not moved:
+        return []
+    here, path = moved[-1]
+    message = f"{here} is {path} there, and trials that are submitted from here get the paths of "
+    message += "this machine: copy data, model and spec to it and run the study there"
+    return [findings.warning("JOB-SITE-PATHS", "--site", message)]
+
+
 # ---- the verbs ---------------------------------------------------------------------------------
 
 
@@ -333,14 +352,15 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         "evaluations": left and evaluations_to_go(there, left),
         "estimate": cost.to_json() | {"evaluations": asked.to_json() if asked else evaluations},
     }
-    following = ()
-    if left:
+    following, moved = (), paths_otherwise(there)
+    if left and not moved:  # else run refuses
         same_flags = cli.without(sys.argv[2:], "--json", options.SPEED)
         following = (NAME, "run", *cli.without(same_flags, "--json", "--save"))
     case = Case("train", there.plan["engine"], there.plan["spec"])
     as_given = in_words.with_batch(case, uses_gpus=there.plan["groups"][0] != [])
     text = f"{summary.plan_text(result, cost, asked)}\nas given: {as_given}"
-    return cli.Outcome(result, found + problems, text, following, spec=args.spec, is_document=True)
+    found += problems + moved
+    return cli.Outcome(result, found, text, following, spec=args.spec, is_document=True)
 
 
 def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:
@@ -389,6 +409,9 @@ def cost_of_evaluations(
 def run(args: argparse.Namespace) -> cli.Outcome:
     there, found = ready(args)
     _, _, problems = suggest.outlook(there)
+    problems += [
+        dataclasses.replace(one, severity=findings.ERROR) for one in paths_otherwise(there)
+    ]
     if findings.has_errors(problems):
         return cli.Outcome({}, found + problems)
     with study.owned(there.folder) as inherited:

@@ -134,6 +134,24 @@ def test_a_study_for_a_site_is_judged_by_its_file_alone(folder):
     assert words[3:5] == ["--site", str(folder / "site.yaml")]
 
 
+def test_a_study_is_not_run_where_its_site_calls_the_paths_otherwise(folder):
+    """The plan says so and proposes no run; run refuses before its first trial."""
+    text = "schema_version: 1\nname: lab\nplatform: slurm\ngpus: {type: H100 80GB, count: 8}\n"
+    text += "environment: /lustre/me/venv\n"
+    search = shlex.split("--spec spec.toml --engine transformers --site lab.yaml")
+    (folder / "lab.yaml").write_text(text + "paths: {/lustre/me: .}\n")
+    code, found = tune(folder, "plan", *search)
+    (told,) = [row for row in found["findings"] if row["id"] == "JOB-SITE-PATHS"]
+    assert code == 0 and told["severity"] == "warning" and "next" not in found
+    code, found = tune(folder, "run", *search)
+    (told,) = [row for row in found["findings"] if row["id"] == "JOB-SITE-PATHS"]
+    assert code == 1 and told["severity"] == "error" and not (folder / "s").exists()
+    (folder / "lab.yaml").write_text(text + f"paths: {{{folder}: .}}\n")
+    code, found = tune(folder, "plan", *search)
+    assert code == 0 and " run " in found["next"], found["findings"]
+    assert "JOB-SITE-PATHS" not in [row["id"] for row in found["findings"]]
+
+
 def test_what_follows_the_dashes_goes_to_every_job_but_for_the_nodes():
     more = shlex.split("--account a --nodes 2 --nodes=2 --qos q")
     plan = {"platform": "slurm", "engine": "transformers", "launch": more, "nodes": 4}
