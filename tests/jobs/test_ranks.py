@@ -73,7 +73,7 @@ def test_in_a_container_it_is_the_same(site):
     job = planned(site, **SEVERAL, gpu_ids=["0", "1", "2", "3"])
     assert "--nproc-per-node=4" in job.command and "python3" in job.command
     assert job.command.index("torch.distributed.run") < job.command.index("train")
-    assert "GPUs 0,1,2,3" in in_words.of_plan(job)
+    assert "GPUs 0,1,2,3" in in_words.of_plan(job, site.request())
 
 
 def test_an_evaluation_is_one_process_for_the_launcher(site):
@@ -144,7 +144,7 @@ def test_ranks_do_not_share_a_gpu(site, monkeypatch, visible, count, is_refused)
 def on_slurm(site, monkeypatch, **fields):
     slurm = launch.platforms.module("slurm")
     monkeypatch.setattr(slurm.cluster, "has_commands", lambda _: True)
-    rows = [Nodes("gpu", True, True, None, 4, {"": 8}, "idle", 64, 512000, None)]
+    rows = [Nodes("gpu", True, True, None, 4, {"": 8}, "idle", 64, None)]
     monkeypatch.setattr(slurm.partitions, "ask", lambda _: rows)
     monkeypatch.setattr(slurm.partitions, "check", lambda *_: [])
     return planned(site, platform="slurm", **fields)
@@ -156,14 +156,14 @@ def test_on_nodes_of_slurm(site, monkeypatch):
     assert {"--nnodes=2", "--nproc-per-node=4"} < set(job.command)
     assert "--standalone" not in job.command
     assert {"--nodes=2", "--gres=gpu:4"} < set(job.command)
-    assert "2 nodes of 4 GPUs" in in_words.of_plan(job)
+    assert "2 nodes of 4 GPUs" in in_words.of_plan(job, site.request())
     text = slurm_script.text(job, {}, [])
     assert '--node-rank="$SLURM_NODEID" --rdzv-backend=static' in text
     assert '--rdzv-endpoint="$first:$COSMOS_REASON_RENDEZVOUS_PORT"' in text
     assert "--worker-idx" not in text
     job = on_slurm(site, monkeypatch, nodes=2, gpu_ids=[])
     assert "gres" not in " ".join(job.command) and "--nproc-per-node=4" in job.command
-    assert "2 nodes without GPUs" in in_words.of_plan(job)
+    assert "2 nodes without GPUs" in in_words.of_plan(job, site.request())
 
 
 def test_on_nodes_of_kubernetes(tmp_path):

@@ -76,7 +76,8 @@ def test_a_real_cluster(slurm, tmp_path):
         and "compute node" in found["PRE-PATH-MISSING"]["message"]
     )
     _, found = preflight(*args, "--partition", "gpus")
-    assert found["PRE-SLURM-PARTITION"]["fix"].endswith(" --partition gpu")
+    told = found["JOB-SLURM-REFUSED"]
+    assert told["where"] == "--partition gpus" and "Invalid partition name" in told["message"]
     _, found = preflight(*args[:-1], "5", "--partition", "closed")
     assert "PRE-SLURM-DOWN" in found and "PRE-SLURM-TIME" not in found
 

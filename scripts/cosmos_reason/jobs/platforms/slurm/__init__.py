@@ -28,8 +28,8 @@ FOLLOWED = False
 CHOOSES_GPUS = True
 ENROOT_FILE = re.compile(r"/[\w./@+-]+\.sqsh", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][\w.,+@-]{0,127}", re.ASCII)
-GRES = re.compile(r"none|(gpu|gpus-per-node)(:[A-Za-z0-9][\w.-]{0,63})?", re.ASCII)
 MEMORY = re.compile(r"\d{1,9}[KMGT]?", re.ASCII)
+GRES = re.compile(r"none|(gpu|gpus-per-node)(:[A-Za-z0-9][\w.-]{0,63})?", re.ASCII)
 # Options of a launch that are given to sbatch as they are, with their forms.
 FORMS = {
     "partition": (NAME, "a partition of sinfo"),
@@ -119,7 +119,7 @@ def _partition(launch: Launch, rows: list[partitions.Nodes], needed: int) -> lis
     name = partitions.wanted(rows, launch.partition)
     count = nodes.count(launch.nodes, needed)
     gpus = _gpus(launch, needed, count)
-    size = {"cpus": launch.cpus, "memory": launch.memory, "exclusive": launch.exclusive}
+    size = {"cpus": launch.cpus, "exclusive": launch.exclusive}
     wish = partitions.Wish(count, gpus, launch.gres, launch.time_limit, **size)
     way = (launch.action, launch.engine, launch.platform)
     others = nodes.others(way, needed, partitions.gpus_of_nodes(rows, name, wish.kind))

@@ -13,7 +13,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote.machine import Host
 
 UNLIMITED = 10**9  # minutes
-COLUMNS = "%P|%a|%l|%D|%G|%t|%c|%m|%L"
+COLUMNS = "%P|%a|%l|%D|%G|%t|%c|%L"
 # Without --exact a row may stand for nodes of several sizes.
 SINFO = ("sinfo", "--noheader", "--exact", f"--format={COLUMNS}")
 # What no flag says these do, as they do for sbatch and srun: a site's profile may set them.
@@ -36,8 +36,7 @@ _latest: dict[Host, list[Nodes] | str] = {}
 class Nodes:
     """Nodes of a partition that are alike: a row of `sinfo`. `minutes` is the partition's time
     limit, None for one that cannot be read, `default_minutes` that of a job which names none;
-    `gpus_by_type` are those of one node, '' for a type that is not said, as `cpus` and `memory`
-    (MiB) are of one."""
+    `gpus_by_type` are those of one node, '' for a type that is not said, as `cpus` are of one."""
 
     partition: str
     is_default: bool
@@ -47,7 +46,6 @@ class Nodes:
     gpus_by_type: dict[str, int]
     state: str
     cpus: int
-    memory: int
     default_minutes: int | None
 
     def gpus(self, kind: str = "") -> int:
@@ -62,14 +60,13 @@ class Nodes:
 @dataclass(frozen=True)
 class Wish:
     """What a job wants of a partition: nodes, GPUs of each, how it asks for them (--gres), a time
-    limit, CPUs and memory of each node, or all of its nodes."""
+    limit, CPUs of each node, or all of its nodes."""
 
     nodes: int
     gpus: int
     gres: str | None = None
     time_limit: str | None = None
     cpus: int | None = None
-    memory: str | None = None
     exclusive: bool = False
 
     @property
@@ -88,9 +85,9 @@ def parse_partitions(text: str) -> list[Nodes]:
     rows = []
     for line in text.splitlines():
         cells = line.strip().split("|")
-        if len(cells) != 9 or not all(map(str.isdecimal, (cells[3], *cells[6:8]))):
+        if len(cells) != 8 or not (cells[3].isdecimal() and cells[6].isdecimal()):
             continue
-        name, up, limit, count, resources, state, cpus, memory, default = cells
+        name, up, limit, count, resources, state, cpus, default = cells
         without_sockets = re.sub(r"\(.*?\)", "", resources)
         gpus: dict[str, int] = {}
         for kind, number in GPU_COUNT.findall(without_sockets):
@@ -104,7 +101,6 @@ def parse_partitions(text: str) -> list[Nodes]:
             gpus_by_type=gpus,
             state=state,
             cpus=int(cpus),
-            memory=int(memory),
             default_minutes=minutes(limit if default == "n/a" else default),
         )
         rows.append(row)
@@ -161,14 +157,11 @@ def default_minutes(rows: list[Nodes], name: str) -> int:
 
 
 def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Finding]:
-    """Yield whether the partition `name` is there, up, long enough, and has nodes with the GPUs
-    that are wanted; `others` is the fix where its nodes have fewer."""
+    """Yield whether the partition `name` is up, long enough, and has nodes with the GPUs that are
+    wanted; `others` is the fix where its nodes have fewer. Of one that is not there, and of several
+    with commas, SLURM itself says what is wrong when it is asked for a node."""
     mine = [row for row in rows if row.partition == name]
     if not mine:
-        names = sorted({row.partition for row in rows})
-        message = f"got {name!r}, expected one of {', '.join(names) or 'none there'}."
-        message += did_you_mean(name, names)
-        yield error("PRE-SLURM-PARTITION", "--partition", message)
         return
     if not mine[0].is_up:
         message = "got a partition that is down, expected it up"
@@ -240,26 +233,15 @@ def _check_nodes(mine: list[Nodes], wish: Wish, others: Fix) -> Iterator[Finding
         message = f"got nodes with up to {most} {what} (GRES) in {name}, expected {gpus}"
         yield error("PRE-SLURM-GRES", name, message, others)
     candidates = fitting or mine
-    yield from _check_size(candidates, wish)
+    cpus = max(row.cpus for row in candidates)
+    if wish.cpus and wish.cpus > cpus:  # such a job SLURM takes, and lets it wait without end
+        message = f"got {wish.cpus}, expected at most {cpus}, the CPUs of a node in {name}"
+        yield error("PRE-SLURM-CPUS", "--cpus", message, Fix(flags={"--cpus": cpus}))
     usable = sum(row.count for row in candidates if USABLE.fullmatch(row.state))
     if usable < nodes:
         states = ", ".join(f"{row.count} {row.state}" for row in mine)
         message = f"got {usable} usable nodes in {name} ({states}), expected {nodes}"
         yield error("PRE-SLURM-NODES", name, message, f"sinfo --partition={name} --list-reasons")
-
-
-def _check_size(candidates: list[Nodes], wish: Wish) -> Iterator[Finding]:
-    """Yield whether a node has the CPUs and the memory. What no node has SLURM waits for, without
-    end."""
-    name = candidates[0].partition
-    most = max(row.cpus for row in candidates)
-    if wish.cpus and wish.cpus > most:
-        message = f"got {wish.cpus}, expected at most {most}, the CPUs of a node in {name}"
-        yield error("PRE-SLURM-CPUS", "--cpus", message, Fix(flags={"--cpus": most}))
-    most = max(row.memory for row in candidates)
-    if wish.memory and megabytes(wish.memory) > most:
-        message = f"got {wish.memory}, expected at most {most}M, the memory of a node in {name}"
-        yield error("PRE-SLURM-MEMORY", "--memory", message, Fix(flags={"--memory": f"{most}M"}))
 
 
 def _check_time(mine: list[Nodes], written: str | None) -> Iterator[Finding]:

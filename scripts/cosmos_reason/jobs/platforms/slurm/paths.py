@@ -93,7 +93,10 @@ def refusal(where: Host, options: dict, said: str) -> Finding | None:
         return None
     named = [f"--{name} {options[name]}" for name in WHO_AND_WHERE if name in options]
     message = f"got {refused[0]}, expected what the accounts of the cluster allow"
-    fix = cluster.look(where, "sacctmgr show associations user=$USER format=account,qos")
+    show = "sacctmgr show associations user=$USER format=account,qos"
+    if refused[1] == "partition":
+        message, show = f"SLURM refuses it: {refused[0]}", "sinfo --summarize"
+    fix = cluster.look(where, show)
     return error("JOB-SLURM-REFUSED", " ".join(named) or where.name, message, fix)
 
 

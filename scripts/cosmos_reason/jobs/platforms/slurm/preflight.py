@@ -111,7 +111,7 @@ def check_partition(rows: list[partitions.Nodes], preflight: Preflight) -> Itera
 def _wish(preflight: Preflight) -> partitions.Wish:
     asked = preflight.options
     limit = asked.time_limit or partitions.from_variables("time_limit")
-    size = {"cpus": asked.cpus, "memory": asked.memory, "exclusive": asked.exclusive}
+    size = {"cpus": asked.cpus, "exclusive": asked.exclusive}
     gpus = 0 if preflight.on_cpu else preflight.gpus_per_node
     return partitions.Wish(preflight.nodes, gpus, asked.gres, limit, **size)
 
