@@ -278,7 +278,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     result |= {"site": job.site} if job.site else {}
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
     lines = [cost.text()] if cost else []
-    lines.append(in_words.of_plan(job, in_words.of_its_spec(asked)))
+    lines.append(in_words.of_plan(job, asked))
     following = ()
     # A plan does without an engine that does not answer; to submit it would fail.
     unreachable = {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}
@@ -286,8 +286,9 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         words = sys.argv[sys.argv.index("plan") + 1 :]
         words = cli.without(cli.without(words, "--json", options.SPEED), "--json", "--save")
         following = ("launch_job.py", "submit", *words)
-    if launch.named_otherwise(asked):  # which submit refuses
-        following = tuple(launch.written_out(asked))
+        if launch.named_otherwise(asked):  # which submit refuses
+            output = ("--output", launch.folder_there(asked))
+            following = ("launch_job.py", "plan", *words, *output)
     return cli.Outcome(result, found, "\n".join(lines), following, **known)
 
 
@@ -303,9 +304,9 @@ def written(asked, output: Path, job: Job, found: list[Finding], cost: Any = Non
     """Return what is said of a launch that was written out."""
     from cosmos_reason.jobs import carried
 
-    lines = [f"wrote {output}: {output}/README.md says how to copy, start and watch it"]
+    lines = [f"wrote {output}; its README.md has these lines too"]
     lines += [cost.text()] if cost else []
-    lines += carried.copies(asked.inputs, asked.site)
+    lines.append(carried.said_of(output, asked.inputs, asked.site))
     result = {"output": str(output), "image": job.image}
     result |= {"time": cost.to_json()} if cost else {}
     return cli.Outcome(result, found, "\n".join(lines), spec=asked.spec_path, is_document=True)

@@ -500,3 +500,79 @@ def test_a_job_that_is_submitted_to_slurm_runs_what_its_site_names(place, monkey
     ]
     assert "--partition=h100" in job.command and job.site == "there"
     assert job.options["place"]["offline"] is True
+
+
+def test_an_offline_site_pulls_no_image(place):
+    """It says how the image comes there instead of waiting for a registry out of reach."""
+    render(place, "docker", "out", paths={str(place.root): str(place.root)})
+    (place.root / "bin").mkdir()
+    (place.root / "bin" / "docker").write_text('#!/bin/sh\necho "$@" >>docker.notes; exit 1\n')
+    (place.root / "bin" / "docker").chmod(0o755)
+    environment = {"PATH": f"{place.root}/bin:{os.environ['PATH']}"}
+    words = ["bash", "out/run.sh"]
+    done = subprocess.run(
+        words, cwd=place.root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "docker save" in done.stderr
+    assert (place.root / "docker.notes").read_text() == "image inspect example.com/own:1\n"
+    assert not (place.root / "jobs").exists()
+    subprocess.run(["rm", "-r", str(place.root / "out")], check=True)
+    render(place, "docker", "out", network={"hub": True})
+    assert "|| docker pull example.com/own:1" in (place.root / "out/run.sh").read_text()
+
+
+def test_the_page_of_a_batch_script_has_both_lines_that_start_it(place):
+    render(place, "slurm", "out")
+    page = text_of(place.root / "out")["README.md"]
+    assert "- start there: `sbatch job.sbatch` in out/, or `bash out/submit.sh`" in page
+
+
+@pytest.mark.parametrize("platform", MORE)
+def test_what_is_printed_of_a_folder_is_its_page(place, platform):
+    """So that nobody has to open it; the lines of inputs elsewhere on this machine come besides."""
+    outside = place.root.parent / f"{place.root.name}-model"
+    (place.root / "model").rename(outside)
+    change(place, "train", policy__model_name_or_path=str(outside))
+    paths = {THERE: str(place.root), "/models/m": str(outside)}
+    site = describe(place, platform, paths=paths)
+    words = ["plan", "train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/launch_job.py"), *words, "--output", "out"],
+        cwd=place.root,
+        env={"PATH": "/nowhere", "HOME": str(place.root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = text_of(place.root / "out")["README.md"]
+    assert "- expected there: /models/m" in page and str(outside) not in page
+    assert f"- also copy: `rsync -aL --mkpath {outside}/ HOST:/models/m/" in done.stdout
+    told = page.partition("Copy, ")[2].partition("\nKnown when")[0].splitlines()
+    assert all(line in done.stdout for line in told)
+    assert len(done.stdout + done.stderr) < 1600
+
+
+def test_a_plan_for_a_site_names_the_spec_and_keeps_the_flags_in_its_next(place):
+    site = describe(place, "docker")
+    words = ["plan", "train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
+    code, printed = command("launch_job.py", place, *words, "--gpu-ids", "3")
+    assert code == 0, printed["findings"]
+    following = printed["next"].split()
+    assert following[-4:] == ["--gpu-ids", "3", "--output", "train-there"]
+    assert command("launch_job.py", place, *following[1:])[0] == 0
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/launch_job.py"), *map(str, words)],
+        cwd=place.root,
+        env={"PATH": "/nowhere", "HOME": str(place.root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "train of $PWD/train.toml with transformers" in done.stdout
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(1, False), (8, True)])
+def test_all_gpus_of_a_site_are_no_warning_where_the_spec_needs_all(place, count, is_told):
+    _, printed = render(place, "docker", "out", gpus={"count": count})
+    assert ("JOB-DOCKER-GPUS" in {one["id"] for one in printed["findings"]}) == is_told

@@ -252,7 +252,7 @@ def test_modules_are_loaded_before_their_python_runs_the_job(site, monkeypatch):
     own = str(Path(sys.executable).parent)
     assert f"PATH={own}:/of/the/shell" in values
     assert jobs.Job.load(job.folder).options["modules"] == ["cuda/12.8", "python/3.11"]
-    assert "loads modules cuda/12.8, python/3.11" in in_words.of_plan(job)
+    assert "loads modules cuda/12.8, python/3.11" in in_words.of_plan(job, site.request())
     done = run_script("launch_job.py", "logs", job.job_id, "--jobs-dir", site.jobs)
     assert "JOB-LOG-EMPTY" in done.stderr and "PENDING" in done.stderr and not done.returncode
 

@@ -49,7 +49,7 @@ user={user}
 for path in {inputs}; do
   [ -e "$path" ] || {{ echo "got no $path on this machine, expected it there" >&2; exit 2; }}
 done
-docker image inspect {image} >/dev/null 2>&1 || docker pull {image}
+docker image inspect {image} >/dev/null 2>&1 || {fetch}
 {empty}jobs=${{{jobs_variable}:-jobs}}
 mkdir -p "$jobs"
 job=$(cd "$jobs" && pwd -P)/$id
@@ -98,18 +98,23 @@ SUBMIT = """#!/bin/sh
 # Hands the job to SLURM; prints its number.
 cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
+# Of an image that no registry gives where the network is offline.
+LOAD = """{{
+  echo "got no image "{image}" here, expected it: docker save, then docker load" >&2; exit 2
+}}"""
 README = """# {title}
 
-Rendered by launch_job.py plan, and not run there yet.{place}
+Rendered by launch_job.py plan, and not run there yet. Copy, from the folder where it was rendered:
 
-- start: `{start}`
+{copied}
+
+- start there: `{start}`
 - watch: `{watch}`
 - when it has ended: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`
 - go on here (score, select, retry): `scripts/launch_job.py adopt {back}`
-
-Expected there:
 {expected}
-{copy}"""
+"""
+KNOWN = "\nKnown when it was rendered:\n"
 LAUNCH = "launch.json"
 # A run notes its id, start and end in run.id, run.started and run.exit (slurm.* on SLURM), which
 # `adoption` reads.
@@ -159,7 +164,7 @@ def write(
         if not skill_dir:
             containers.copy_programs(work / SKILL)
         if job.platform == "docker":
-            _docker(work / start, job, spec, title, host_user, skill_dir)
+            _docker(work / start, job, spec, title, host_user, site)
         elif job.platform == "local":
             _local(work / start, job, spec, title)
         elif job.platform == "slurm":
@@ -172,36 +177,39 @@ def write(
         record = job.to_json() | {"site": site.name if site else None, "table": spec}
         record["spec"]["read_sha256"] = read_sha256(work)
         files.write_json(work / LAUNCH, record)
-        page = _readme(work, job, site, output, title, start, copies(here, site, Path.cwd()))
-        if found:
-            page += "\nKnown when it was rendered:\n"
-            page += "".join(f"- {one.severity}: {one.where}: {one.message}\n" for one in found)
+        page = _readme(work, job, site, output, title, start, copies(here, site))
+        warned = [one for one in found if one.severity == findings.WARNING]
+        if warned:
+            page += KNOWN + "".join(f"- {one.where}: {one.message}\n" for one in warned)
         files.write_text(work / "README.md", findings.printable(page))
 
 
-def copies(inputs: list[dict], site: Site | None, below: Path = Path("/")) -> list[str]:
-    """Return the line that copies each input of this machine to the site, with its size. `inputs`
-    are a launch's, with their paths here; those in the folder `below` are named from there, and the
-    others left out."""
-    if site is None:
-        return []
-    lines = []
+def copies(inputs: list[dict], site: Site | None) -> dict[str, str]:
+    """Return path there -> the line that copies it, with its size, for each input of this machine
+    that the site calls otherwise. `inputs` are a launch's, with their paths here."""
+    lines = {}
     named = dict.fromkeys(entry["path"] for entry in inputs)
-    for here in named:
+    for here in named if site else ():
         there, path = site.there(here), Path(here)
         comes_with_its_folder = any(str(folder) in named for folder in path.parents)
         if there == here or comes_with_its_folder or not path.exists():
             continue
-        if below != Path("/"):
-            if below not in path.parents:
-                continue
-            here = str(path.relative_to(below))
         inside = path.rglob("*") if path.is_dir() else [path]
         mib = sum(one.stat().st_size for one in inside if one.is_file()) / 2**20
         slash = "/" if path.is_dir() else ""
-        words = shlex.join(["rsync", "-aL", "--mkpath", f"{here}{slash}", f"HOST:{there}{slash}"])
-        lines.append(f"{words}   # {mib:.1f} MiB")
+        words = ["rsync", "-aL", "--mkpath", f"{files.from_here(path)}{slash}"]
+        lines[there] = f"{shlex.join([*words, f'HOST:{there}{slash}'])}   # {mib:.1f} MiB"
     return lines
+
+
+def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
+    """Return what the page of a rendered folder says of it, with the lines for inputs outside the
+    working directory, which the page leaves out: it is the same wherever it is rendered."""
+    page = files.read_text(output / "README.md")
+    steps = page.partition("\n\n")[2].partition(KNOWN)[0].partition("Copy, ")[2]
+    more = [line for line in copies(inputs, site).values() if line not in page]
+    lines = ["copy, " + steps, *(f"- also copy: `{line}`" for line in more)]
+    return "\n".join(lines).replace("\n\n", "\n").rstrip()
 
 
 def read_sha256(folder: Path) -> str:
@@ -233,58 +241,53 @@ def _inputs(job: Job, spec: dict) -> list[str]:
 
 def _readme(
     work: Path, job: Job, site: Site | None, output: Path, title: str, start_name: str,
-    copied: list[str],
+    copied: dict[str, str],
 ) -> str:  # fmt: skip
     """Return the page that tells whoever has the folder to copy, start, watch and bring back."""
     name = output.name
-    there = "HOST:" + (name if job.platform == "docker" else str(job.folder))
+    whole = f"rsync -aL {name}/ HOST:{job.folder}/"
     start, watch = f"bash {name}/{start_name}", f"tail -f {job.folder}/log.txt"
-    ran, back = there, f"back/{name}"
+    ran, back = f"HOST:{job.folder}", f"back/{name}"
     if job.platform == "docker":
-        watch = "tail -f jobs/ID/log.txt"
+        whole, watch = f"rsync -aL {name} HOST:", "tail -f jobs/ID/log.txt"
         ran, back = "HOST:jobs/ID", "jobs/ID"
     elif job.platform == "slurm":
-        start, watch = f"bash {name}/submit.sh", f"squeue --me; tail -f {job.folder}/log.txt"
+        start = f"sbatch {start_name}` in {name}/, or `bash {name}/submit.sh"
+        watch = f"squeue --me; {watch}"
     elif job.platform == "kubernetes":
         asked = job.options.get("kubernetes", {})
         where = [f"--{word} {shlex.quote(asked[word])}" for word in PLACE if asked.get(word)]
         kubectl = " ".join(["kubectl", *where])
         start = f"{kubectl} apply -f {name}/manifests/"
         watch = f"{kubectl} logs -f job/{job.job_id}"
-    lines = [f"- {path}" for path in dict.fromkeys(_inputs(job, {}))]
+    below_here = {there: line for there, line in copied.items() if " /" not in line}
+    lines = []
+    for path in dict.fromkeys(_inputs(job, {})):
+        comes = any(there == path or path.startswith(f"{there}/") for there in below_here)
+        lines += [] if comes else [f"- expected there: {path}"]
     if job.image:
         lines.append(f"- image {job.image}")
         if site and site.is_offline and job.platform == "docker":
-            lines[-1] += (
-                f": `docker save {job.image} | ssh HOST docker load` where it is here alone"
-            )
+            lines[-1] += ", which is not pulled there: `docker save IMAGE | ssh HOST docker load`"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
         lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
     if (work / SKILL).is_dir():
         size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
-        lines.append(f"- skill/: the programs of the skill, {size / 2**20:.1f} MiB")
+        lines.append(f"- skill/ holds the programs that run there, {size / 2**20:.1f} MiB")
     if job.platform == "kubernetes":
         names = "|".join(containers.CREDENTIALS[:2])
         values = f"<(env | grep -E '^({names})=')"  # by name: nothing of a value stands here
         command = f"{kubectl} create secret generic {job.job_id} --from-env-file={values}"
         lines.append(f"- secrets: `{command}`")
-    place = f" Copy it: `rsync -aL {name}/ {there}/`."
-    if job.platform == "docker":
-        place = f" Copy it: `rsync -aL {name} HOST:`."
     return README.format(
         title=title,
-        place=place,
+        copied=indent("\n".join([*below_here.values(), whole]), "    "),
         start=start,
         watch=watch,
         ran=ran,
         back=back,
         expected="\n".join(lines),
-        copy="\nIn the folder where it was rendered, to copy what it reads:\n\n"
-        + indent("\n".join(copied), "    ")
-        + "\n"
-        if copied
-        else "",
     )
 
 
@@ -395,9 +398,11 @@ def _folders(job: Job) -> list[str]:
 
 
 def _docker(
-    start: Path, job: Job, spec: dict, title: str, host_user: str | None, skill_dir: str | None
+    start: Path, job: Job, spec: dict, title: str, host_user: str | None, site: Site | None
 ) -> None:
     spec = containers.spec_inside(job, spec)
+    image = shlex.quote(job.image)
+    fetch = LOAD.format(image=image) if site and site.is_offline else f"docker pull {image}"
     outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
     homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
     facts = {
@@ -405,11 +410,12 @@ def _docker(
         "jobs_variable": jobs.JOBS_DIR_VARIABLE,
         "user": shlex.quote(host_user) if host_user else '"$(id -u):$(id -g)"',
         "inputs": " ".join(map(shlex.quote, _inputs(job, spec))),
-        "image": shlex.quote(job.image),
+        "image": image,
+        "fetch": fetch,
         "folders": " ".join([*homes, *map(shlex.quote, outside)]),
         "spec": jobs.SPEC,
         "container_spec": jobs.CONTAINER_SPEC,
-        "command": _command(job, skill_dir),
+        "command": _command(job, site.get("skill_dir") if site else None),
         **_started(job),
     }
     containers.write_spec(start.with_name(jobs.SPEC), job, spec)

@@ -16,15 +16,14 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
 
 
-def of_plan(job: Job, amounts_to: str = "") -> str:
-    """Return what a planned job is, reads, writes and runs, as a person wants to know it;
-    `amounts_to` is the spec in words. $PWD stands for the folder it is launched in, $JOB for its
-    own and $SKILL for this bundle's, as a shell there reads them."""
+def of_plan(job: Job, launch: Launch) -> str:
+    """Return what a planned job is, reads, writes and runs, as a person wants to know it. $PWD
+    stands for the folder it is launched in, $JOB for its own and $SKILL for this bundle's, as a
+    shell there reads them."""
     gpus = _gpus_in_words(job.resources)
     where = f"{job.platform} at {job.site}" if job.site else job.platform
-    lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {where}, {gpus}"]
-    if amounts_to:
-        lines.append(amounts_to)
+    lines = [f"{job.action} of {launch.spec_path} with {job.engine} on {where}, {gpus}"]
+    lines.append(_of_its_spec(launch))
     if job.image:
         lines.append(f"image {job.image}")
     if "modules" in job.options:
@@ -44,8 +43,8 @@ def of_plan(job: Job, amounts_to: str = "") -> str:
     lines += [f"runs, with {names}:", f"  {command}"]
     if in_docker:
         lines += [_named("SKILL", bundle.ROOT, _named("JOB", job.folder, _seen_in_docker(job)))]
-    text = _below(job.working_dir, "\n".join(lines))
-    return f"in {job.working_dir}:\n{text}"
+    text = _below(str(launch.working_dir), "\n".join(lines))
+    return f"in {launch.working_dir}:\n{text}"
 
 
 def _seen_in_docker(job: Job) -> str:
@@ -63,7 +62,7 @@ def _seen_in_docker(job: Job) -> str:
     return f"{seen} (the whole docker command: --json)"
 
 
-def of_its_spec(launch: Launch) -> str:
+def _of_its_spec(launch: Launch) -> str:
     """Return all that will hold of the spec of a launch, a line per subject, with the lengths of
     the data that it was built with."""
     case = run_time.case_of(launch.engine, launch.spec, launch.spec_path, launch.action)

@@ -323,11 +323,10 @@ def named_otherwise(launch: Launch) -> list[tuple[str, str]]:
     return [(here, there) for here, there in pairs if here != there]
 
 
-def written_out(launch: Launch) -> list[str]:
-    """Return the words that write the launch out for its site, in a folder that lies there too."""
-    folder = Path(next(iter(launch.site.paths.values()))) / f"{launch.action}-there"
-    words = ["--spec", str(launch.spec_path), "--site", str(launch.site.path)]
-    return ["launch_job.py", "plan", launch.action, *words, "--output", str(folder)]
+def folder_there(launch: Launch) -> str:
+    """Return a folder to write the launch out into, which lies at its site, too."""
+    holder = Path(next(iter(launch.site.paths.values())))
+    return files.from_here(holder / f"{launch.action}-there")
 
 
 def _of_site(launch: Launch) -> list[Finding]:
@@ -339,9 +338,11 @@ def _of_site(launch: Launch) -> list[Finding]:
     others = [] if launch.carried else named_otherwise(launch)
     if others:
         here, there = others[0]
-        message = f"{here} is {there} there, and a job that is submitted from here gets the paths "
-        message += "of this machine: write it out for there, or submit it there"
-        fix = f"scripts/{shlex.join(written_out(launch))}"
+        message = f"{files.from_here(here)} is {there} there, and a job that is submitted from "
+        message += "here gets the paths of this machine: write it out for there, or submit it there"
+        words = ["scripts/launch_job.py", "plan", launch.action]
+        words += ["--spec", files.from_here(launch.spec_path), "--site", str(site.path)]
+        fix = Fix(command=shlex.join(words), flags={"--output": folder_there(launch)})
         found.append(error("JOB-SITE-PATHS", site.path, message, fix))
     node_count = nodes.count(nodes.asked(launch), launch.needed_gpus)
     needed = max(1, launch.needed_gpus // node_count)

@@ -108,6 +108,8 @@ def check_words(launch: Launch) -> list[Finding]:
 def _no_gpus_chosen(launch: Launch, needed: int) -> list[Finding]:
     if launch.gpu_ids is not None or launch.endpoint:
         return []
+    if launch.site and launch.site.get("gpus.count") == needed:
+        return []  # all of them are meant
     fix = Fix(flags={"--gpu-ids": ",".join(map(str, range(needed)))})
     what = "this plan takes all GPUs" if launch.carried else "this plan has no --gpus"
     return [warning("JOB-DOCKER-GPUS", "--gpu-ids", what, fix)]
