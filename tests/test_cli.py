@@ -129,10 +129,10 @@ def test_wrong_usage_repeats_one_line_of_usage():
 def test_quiet_leaves_out_what_is_neither_wrong_nor_asked_for(tmp_path):
     words = ["train", "-o", "spec.toml", "--set", "epochs=3"]
     loud = run_script(SCRIPT, *words, "--tuning", "lora", cwd=tmp_path)
-    assert "chosen as above: SPEC-TUNING-RATE" in loud.stderr, "what the table shows is named"
+    assert "infos: SPEC-TUNING-RATE" in loud.stderr, "what the table shows is named"
     words += ["--force", "--set", "train_annotations=none.json"]
     quiet = run_script(SCRIPT, *words, "--tuning", "lora", "--quiet", cwd=tmp_path)
-    assert not re.search("info: |next: |chosen as above: ", quiet.stderr)
+    assert not re.search("infos?: |next: ", quiet.stderr)
     assert "warning: SPEC-PATH-NOT-HERE" in quiet.stderr
     assert quiet.stdout.startswith("wrote spec.toml")
     words += ["--tuning", "lora", "--json", "--quiet"]

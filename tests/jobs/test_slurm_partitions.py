@@ -14,7 +14,7 @@ from cosmos_reason.jobs.platforms.slurm import partitions, preflight
 from cosmos_reason.preflight import Preflight, PreflightOptions
 from cosmos_reason.remote.machine import Answer
 
-TWO_SIZES = f"""{ROW.replace("|64|512000", "|32|256000")}
+TWO_SIZES = f"""{ROW.replace("|64|", "|32|")}
 gpu*|up|4:00:00|1|(null)|idle|128|n/a
 debug|up|1:00:00|2|gpu:2|idle|8|1:00
 long|up|infinite|2|gpu:2|idle|8|1:00:00"""

@@ -124,7 +124,7 @@ def test_our_own_specs_can_be_launched(here, action):
 
 # A cluster of two nodes with two GPUs each; what it is asked to run, it runs here.
 COMMANDS = {
-    "sinfo": "echo 'gpu*|up|4:00:00|2|gpu:2|idle|8|500|n/a'",
+    "sinfo": "echo 'gpu*|up|4:00:00|2|gpu:2|idle|8|n/a'",
     "srun": 'case "$1" in --help) echo --container-image; exit;; esac\n'
     'for word; do case "$word" in --account=gone)'
     " echo 'srun: error: Invalid account or partition' >&2; exit 1;; esac; done\n"
@@ -287,9 +287,9 @@ def test_what_a_preflight_proposes_is_accepted_by_plan(here):
         (here / "media" / f"{number}.mp4").write_bytes(b"")
     (here / "guide.toml").write_text(text.replace("a.json", "/there/a.json"))
     checked, following = preflight("guide.toml")
-    assert not errors(checked) and shlex.join(following).endswith("--output to-carry")
+    assert not errors(checked) and shlex.join(following).endswith("--output your-folder")
     assert_accepted(following)
-    assert (here / "to-carry" / "run.sh").is_file()
+    assert (here / "your-folder" / "run.sh").is_file()
 
 
 @pytest.mark.parametrize("name", FOREIGN)

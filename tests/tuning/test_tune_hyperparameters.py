@@ -137,7 +137,7 @@ def test_a_study_for_a_site_is_judged_by_its_file_alone(folder):
 def test_a_study_is_not_run_where_its_site_calls_the_paths_otherwise(folder):
     """The plan says so and proposes no run; run refuses before its first trial."""
     text = "schema_version: 1\nname: lab\nplatform: slurm\ngpus: {type: H100 80GB, count: 8}\n"
-    text += "environment: /lustre/me/venv\n"
+    text += "environment: /lustre/me/venv\nmodels: {/lustre/c3: nvidia/Cosmos-Reason2-2B}\n"
     search = shlex.split("--spec spec.toml --engine transformers --site lab.yaml")
     (folder / "lab.yaml").write_text(text + "paths: {/lustre/me: .}\n")
     code, found = tune(folder, "plan", *search)
