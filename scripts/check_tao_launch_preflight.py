@@ -64,6 +64,7 @@ OF_THE_MACHINE = {
     "HUB-NO-TOKEN",
     "HUB-GATED",
 }
+IN_TEXT = ("PRE-MEMORY", "PRE-GPU-TOTAL")  # where they are infos
 COMMON = "--platform --spec --dataset-facts --target-gpu-index --target-gpu-count --image"
 LABELLED = ("json_required_field", "effective_batch_limit", "min_free_disk_gb")
 
@@ -251,7 +252,8 @@ def main(args: argparse.Namespace) -> cli.Outcome:
     following = submit(preflight, options.image) if preflight.launch else ()
     # A check that was abandoned goes on in its thread and may add to the result while this prints.
     read = Path(args.spec) if args.spec else None
-    return cli.Outcome(dict(preflight.result), found, text(preflight), following, spec=read)
+    result, told = dict(preflight.result), text(preflight, read)
+    return cli.Outcome(result, found, told, following, spec=read, named=IN_TEXT)
 
 
 def options_of(args: argparse.Namespace) -> PreflightOptions:
@@ -363,10 +365,13 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
         said["image"] = image
     verb, where = "submit", []
     if launch.carried:
-        verb, where = "plan", ["--output", "to-carry"]
+        verb, where = "plan", ["--output", "your-folder"]
         said.pop("docker_host", None)
     elif options.jobs_dir:
         where = ["--jobs-dir", options.jobs_dir]
+    if launch.site:
+        of_site = launch.site.options()
+        said = {name: value for name, value in said.items() if value != of_site.get(name)}
     command = ["launch_job.py", verb, launch.action, "--spec", options.spec]
     command += ["--site", options.site] if options.site else ["--platform", launch.platform]
     command += ["--engine", launch.engine]
@@ -376,15 +381,18 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
 # ---- text for people ---------------------------------------------------------------------------
 
 
-def text(preflight: Preflight) -> str:
+def text(preflight: Preflight, spec: Path | None) -> str:
     from cosmos_reason.rules import in_words
+    from cosmos_reason.spec import origins
 
     result = preflight.result
     lines = [f"checked: {', '.join(result['checks'])}"]
     predicted = result.get("prediction", {})
     if preflight.case:
-        words = [*length_of(predicted), in_words.with_batch(preflight.case, not preflight.on_cpu)]
-        lines.append(f"{preflight.case.action}: {', '.join(words)}")
+        words = length_of(predicted)
+        if not origins.of_values(spec):  # else build_spec said what it is
+            words.append(in_words.with_batch(preflight.case, not preflight.on_cpu))
+        lines += [f"{preflight.case.action}: {', '.join(words)}"] if words else []
     if predicted:
         lines += prediction_lines(predicted)
     if "launch" in result:

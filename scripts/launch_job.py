@@ -300,7 +300,9 @@ def refuse_full(output: Path | None) -> None:
         raise bad_input("JOB-OUTPUT-EXISTS", output, message)
 
 
-def written(asked, output: Path, job: Job, found: list[Finding], cost: Any = None) -> cli.Outcome:
+def written(
+    asked: options.Launch, output: Path, job: Job, found: list[Finding], cost: Any = None
+) -> cli.Outcome:
     """Return what is said of a launch that was written out."""
     from cosmos_reason.jobs import carried
 

@@ -48,7 +48,7 @@ class Outcome:
     serve: str = ""
     # The spec that was read: what build_spec said of it is counted, not said again.
     spec: Path | None = None
-    # Ids of infos that `text` makes plain: they are named, not told.
+    # Ids of infos that `text` makes plain, or that matter little: they are named, not told.
     named: tuple[str, ...] = ()
     # A plan is kept and shown to others: what speaks against it stands in the text, on stdout.
     is_document: bool = False
@@ -415,7 +415,7 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
     if is_quiet:
         return
     if plain:
-        f.say(f"chosen as above: {', '.join(dict.fromkeys(one.id for one in plain))} (--json: why)")
+        f.say(f"infos: {', '.join(dict.fromkeys(one.id for one in plain))} (--json: in full)")
     if said:
         names = ", ".join(dict.fromkeys(said))
         f.say(f"as build_spec said of {outcome.spec.name}: {names} (--json: in full)")

@@ -80,7 +80,7 @@ def check_words(launch: Launch) -> list[Finding]:
     return found + modules.check_words(launch.modules or [], in_container)
 
 
-def _with_variables(launch: Launch):
+def _with_variables(launch: Launch) -> Launch:
     """Return the launch with environment variables in place of absent flags, as sbatch does."""
     said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
     absent = {name: value for name, value in said.items() if getattr(launch, name) is None}
