@@ -304,9 +304,9 @@ def written(
     asked: options.Launch, output: Path, job: Job, found: list[Finding], cost: Any = None
 ) -> cli.Outcome:
     """Return what is said of a launch that was written out."""
-    from cosmos_reason.jobs import carried
+    from cosmos_reason.jobs import carried, in_words
 
-    lines = [f"wrote {output}; its README.md has these lines too"]
+    lines = [f"wrote {output}; its README.md has these lines too", in_words.of_rendered(job)]
     lines += [cost.text()] if cost else []
     lines.append(carried.said_of(output, asked.inputs, asked.site))
     result = {"output": str(output), "image": job.image}

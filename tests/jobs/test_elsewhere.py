@@ -552,7 +552,12 @@ def test_what_is_printed_of_a_folder_is_its_page(place, platform):
     assert f"- also copy: `rsync -aL --mkpath {outside}/ HOST:/models/m/" in done.stdout
     told = page.partition("Copy, ")[2].partition("\nKnown when")[0].splitlines()
     assert all(line in done.stdout for line in told)
-    assert len(done.stdout + done.stderr) < 1800
+    asked = {
+        "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1",
+        "kubernetes": "1 pod(s) of 1 GPUs",
+    }
+    assert f"asks for {asked.get(platform, 'all GPUs')}; its spec has the paths" in done.stdout
+    assert len(done.stdout + done.stderr) < 1900
 
 
 def test_a_plan_for_a_site_names_the_spec_and_keeps_the_flags_in_its_next(place):

@@ -464,13 +464,6 @@ def _value(flag: str, value: str) -> str:
         return f"{value.partition('=')[0]}=user"
     if flag == "--env" and value.partition("=")[2] == JOB.name:
         return f'"{value.partition("=")[0]}=$id"'
-    if flag == "--mount":
-        return _mount(value)
+    if flag == "--mount" and next(csv.reader([value]))[1] == f"source={JOB}":
+        return f'"type=bind,source=$job,target={JOB}"'
     return shlex.quote(value)
-
-
-def _mount(value: str) -> str:
-    fields = next(csv.reader([value]))
-    if fields[1] != f"source={JOB}":
-        return shlex.quote(value)
-    return f'"type=bind,source=$job,target={JOB}"'

@@ -15,6 +15,10 @@ from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
 
+# Flags of sbatch that say what a job gets.
+ASKED_OF_SLURM = ("--nodes=", "--partition=", "--account=", "--qos=", "--time=", "--cpus-per-task=",
+                  "--mem=", "--exclusive", "--gres=", "--gpus-per-node=")  # fmt: skip
+
 
 def of_plan(job: Job, launch: Launch) -> str:
     """Return what a planned job is, reads, writes and runs, as a person wants to know it. $PWD
@@ -45,6 +49,17 @@ def of_plan(job: Job, launch: Launch) -> str:
         lines += [_named("SKILL", bundle.ROOT, _named("JOB", job.folder, _seen_in_docker(job)))]
     text = _below(str(launch.working_dir), "\n".join(lines))
     return f"in {launch.working_dir}:\n{text}"
+
+
+def of_rendered(job: Job) -> str:
+    """Return what a job that is written out asks its place for, so that nobody opens the file."""
+    asked = _gpus_in_words(job.resources).replace("GPUs not chosen", "all GPUs")
+    if job.platform == "slurm":
+        asked = " ".join(word for word in job.command if word.startswith(ASKED_OF_SLURM))
+    elif job.platform == "kubernetes":
+        count = job.resources["gpus_per_node"]
+        asked = f"{job.resources['nodes']} pod(s) of {count or 'no'} GPUs"
+    return f"it asks for {asked}; its spec has the paths of {job.site or 'this machine'}"
 
 
 def _seen_in_docker(job: Job) -> str:

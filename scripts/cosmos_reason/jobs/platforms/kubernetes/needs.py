@@ -91,7 +91,10 @@ class Wish:
         """Return whether the pods may run there at all."""
         labels = node.get("metadata", {}).get("labels", {})
         has_labels = self.selector.items() <= labels.items()
-        return has_labels and is_ready(node) and self.enters(node)
+        conditions = {one["type"]: one["status"] for one in node["status"].get("conditions", [])}
+        is_open = not node.get("spec", {}).get("unschedulable")
+        is_ready = conditions.get("Ready") == "True" and is_open
+        return has_labels and is_ready and self.enters(node)
 
     def gpus_of(self, node: dict) -> int:
         return int(node["status"].get("allocatable", {}).get(self.resource, 0))
@@ -189,11 +192,6 @@ def list_gpus(wanted: Wish) -> str:
     column = wanted.resource.replace(".", "\\.")
     columns = f"NAME:.metadata.name,GPUS:.status.allocatable.{column}"
     return f"kubectl get nodes -o custom-columns={columns}"
-
-
-def is_ready(node: dict) -> bool:
-    conditions = {entry["type"]: entry["status"] for entry in node["status"].get("conditions", [])}
-    return conditions.get("Ready") == "True" and not node.get("spec", {}).get("unschedulable")
 
 
 def quota_findings(target: Cluster, wanted: Wish) -> list[Finding]:

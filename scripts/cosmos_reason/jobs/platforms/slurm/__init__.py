@@ -174,7 +174,10 @@ def _refuse(found: list[Finding]) -> None:
 def _flags(job: Job) -> list[str]:
     """Return the flags of sbatch. Those on the command line win over its variables."""
     options = job.options
-    log = _as_pattern(str(job.folder / jobs.LOG))
+    # For --output %j is the job's number and %% a %, unless the path has a backslash: then a % is
+    # only a %, and SLURM removes one backslash of two.
+    log = str(job.folder / jobs.LOG)
+    log = log.replace("\\", "\\\\") if "\\" in log else log.replace("%", "%%")
     flags = ["--parsable", f"--job-name={job.job_id}", f"--nodes={job.resources['nodes']}"]
     flags += ["--ntasks-per-node=1", "--export=NONE", "--open-mode=append"]
     flags.append("--requeue" if "requeue" in options else "--no-requeue")
@@ -201,14 +204,6 @@ def _flags(job: Job) -> list[str]:
     elif gpus and gres != "none":
         flags.append(f"--gres={gres}:{gpus}")
     return flags
-
-
-def _as_pattern(path: str) -> str:
-    """Return a path for --output, where %j would be the job's number. In a path with a backslash a
-    % is only a %, and SLURM removes one backslash of two."""
-    if "\\" in path:
-        return path.replace("\\", "\\\\")
-    return path.replace("%", "%%")
 
 
 def _minutes(job: Job) -> int:
