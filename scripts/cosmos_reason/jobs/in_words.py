@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
@@ -27,15 +26,19 @@ def of_plan(job: Job, launch: Launch) -> str:
     gpus = _gpus_in_words(job.resources)
     where = f"{job.platform} at {job.site}" if job.site else job.platform
     lines = [f"{job.action} of {launch.spec_path} with {job.engine} on {where}, {gpus}"]
-    lines.append(_of_its_spec(launch))
+    # All that will hold of the spec, with the lengths of the data that it was built with.
+    case = run_time.case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
+    if launch.action == "train":
+        lines.append(f"  batch    {spec_in_words.size_of_training(case)}")
+    lines.append(spec_in_words.table(case, launch.gpu_ids != [] and not launch.endpoint))
     if job.image:
         lines.append(f"image {job.image}")
     if "modules" in job.options:
         lines.append(f"loads modules {', '.join(job.options['modules'])}")
     if "--mount" not in job.command:  # of which _seen_in_docker tells what is read
-        reads = _without_repeats(entry["path"] for entry in job.inputs)
+        reads = dict.fromkeys(entry["path"] for entry in job.inputs)
         lines.append(f"reads {', '.join(reads)}")
-    outputs = ", ".join(_without_repeats(job.outputs.values()))
+    outputs = ", ".join(dict.fromkeys(job.outputs.values()))
     lines.append(f"results in {_named('JOB', job.folder, outputs)}")
     in_docker = "--mount" in job.command
     words = job.command[job.command.index(job.image) + 1 :] if in_docker else job.command
@@ -47,8 +50,10 @@ def of_plan(job: Job, launch: Launch) -> str:
     lines += [f"runs, with {names}:", f"  {command}"]
     if in_docker:
         lines += [_named("SKILL", bundle.ROOT, _named("JOB", job.folder, _seen_in_docker(job)))]
-    text = _below(str(launch.working_dir), "\n".join(lines))
-    return f"in {launch.working_dir}:\n{text}"
+    text, place = "\n".join(lines), str(launch.working_dir)
+    if place != "/":
+        text = re.sub(rf"(?<![\w./-]){re.escape(place)}/(?=[\w.])", "$PWD/", text)
+    return f"in {place}:\n{text}"
 
 
 def of_rendered(job: Job) -> str:
@@ -77,31 +82,9 @@ def _seen_in_docker(job: Job) -> str:
     return f"{seen} (the whole docker command: --json)"
 
 
-def _of_its_spec(launch: Launch) -> str:
-    """Return all that will hold of the spec of a launch, a line per subject, with the lengths of
-    the data that it was built with."""
-    case = run_time.case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
-    uses_gpus = launch.gpu_ids != [] and not launch.endpoint
-    table = spec_in_words.table(case, uses_gpus)
-    if launch.action != "train":
-        return table
-    return f"  batch    {spec_in_words.size_of_training(case)}\n{table}"
-
-
 def _named(name: str, folder: Path, text: str) -> str:
     """Return a text in which a variable stands for the folder."""
     return re.sub(rf"(?<![\w./-]){re.escape(str(folder))}(?![\w.-])", f"${name}", text)
-
-
-def _below(folder: str, text: str) -> str:
-    """Return a text in which paths below the folder begin with $PWD."""
-    if folder == "/":
-        return text
-    return re.sub(rf"(?<![\w./-]){re.escape(folder)}/(?=[\w.])", "$PWD/", text)
-
-
-def _without_repeats(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 def _gpus_in_words(resources: dict) -> str:
