@@ -58,7 +58,7 @@ CHANGED_IDS = ("fixed_ids", "broken_ids")
 
 
 def parser() -> cli.Parser:
-    parser = cli.Parser(__doc__, "--compare --explain --judge --judge-model --json --save")
+    parser = cli.Parser(__doc__, "--compare --explain --judge --judge-model --save")
     parser.add_argument(
         "results",
         type=Path,
@@ -76,7 +76,7 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--compare",
         type=Path,
-        help="results of an earlier run, paired with RESULTS by id; --json has it all in "
+        help="results of an earlier run, paired with RESULTS by id; in JSON "
         "result.runs[0].comparison",
     )
     parser.add_argument(
