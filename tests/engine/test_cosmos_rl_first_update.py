@@ -1,10 +1,14 @@
-"""A run whose gradients are not where its spec has them ends before the first optimizer step."""
+"""A run of cosmos-rl whose gradients are not where its spec has them ends before it updates."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from cosmos_reason.engine.cosmos_rl.first_update import NONE, STRAY, FirstUpdate
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.engine.cosmos_rl.patches import judge_before_steps
+from cosmos_reason.engine.first_update import FirstUpdate
 
 
 class Tiny(nn.Module):
@@ -35,78 +39,94 @@ class Tiny(nn.Module):
 WORDS, PIXELS = torch.ones(2, 4), torch.full((2, 4), 0.5)
 
 
-def backward(model: Tiny, pixels=PIXELS) -> None:
-    model.zero_grad()
-    model(WORDS, pixels).pow(2).sum().backward()
+class Run:
+    """A model with an optimizer that cosmos-rl would step; `updates` of it."""
+
+    def __init__(self, model: Tiny, may_be_flat: bool = False):
+        self.model = model
+        self.updates = 0
+        self.optimizers = SimpleNamespace(step=self.update)
+        self.first = FirstUpdate(model, may_be_flat)
+        judge_before_steps(self.optimizers, model, self.first)
+
+    def update(self) -> None:
+        self.updates += 1
+
+    def backward(self, pixels=PIXELS, weight: float = 1) -> None:
+        self.model.zero_grad()
+        (self.model(WORDS, pixels) * weight).pow(2).sum().backward()
+
+    def refused(self) -> dict[str, str]:
+        """Return id -> message of what ends the run before its weights change."""
+        updates = self.updates
+        with pytest.raises(Failure) as caught:
+            self.optimizers.step()
+        assert caught.value.exit_code == 1 and self.updates == updates
+        return {one.id: one.message for one in caught.value.findings}
 
 
-def gate(model: Tiny, **options) -> tuple[FirstUpdate, list[str]]:
-    told: list[str] = []
-    return FirstUpdate([model], tell=told.append, **options), told
-
-
-def test_numbers_and_norms_of_each_part_are_told_once():
-    model = Tiny()
-    model.visual.blocks.requires_grad_(False)
-    first, told = gate(model)
-    backward(model)
-    norm = model.language_model.weight.grad.norm().hypot(model.language_model.bias.grad.norm())
-    assert first.check() == [] and first.is_done
-    text, tower, merger = told
-    assert "text: 20 parameters trained" in text and f"{norm.item():.4g}" in text
-    assert "tower: 0 parameters trained" in tower and "20 frozen" in tower
-    assert "merger: 20 parameters trained" in merger
+def test_numbers_and_norms_of_each_part_are_told_once(capsys):
+    run = Run(Tiny())
+    run.model.visual.blocks.requires_grad_(False)
+    run.backward()
+    text = run.model.language_model
+    norm = text.weight.grad.norm().hypot(text.bias.grad.norm())
+    run.optimizers.step()
+    run.optimizers.step()
+    (told,) = capsys.readouterr().err.splitlines()
+    assert run.first.is_done and run.updates == 2
+    assert f"text 20 trained, 0 frozen, gradient {norm:.3g}" in told
+    assert "tower 0 trained, 20 frozen; " in told and "merger 20 trained" in told
 
 
 def test_a_trained_part_without_gradient_ends_the_run():
-    model = Tiny()
-    first, _ = gate(model)
-    backward(model)
-    for parameter in model.visual.merger.parameters():
-        parameter.grad = None
-    (found,) = first.check()
-    assert (found.id, found.where, found.severity) == (NONE, "merger", "error")
-    assert "20 parameters" in found.message
+    run = Run(Tiny())
+    run.backward()
+    run.model.visual.merger.zero_grad()
+    (message,) = run.refused().values()
+    assert "20 trained numbers of the merger" in message
 
 
 def test_a_frozen_part_with_a_gradient_ends_the_run():
-    model = Tiny()
-    backward(model)
-    model.visual.blocks.requires_grad_(False)
-    first, _ = gate(model)
-    model(WORDS, PIXELS)
-    (found,) = first.check()
-    assert (found.id, found.where) == (STRAY, "tower") and "frozen" in found.message
+    run = Run(Tiny())
+    run.backward()
+    run.model.visual.blocks.requires_grad_(False)
+    assert "frozen numbers of the tower" in run.refused()["ENGINE-FROZEN-GRADIENT"]
 
 
-def test_the_tower_is_judged_when_records_have_clips():
-    model = Tiny()
-    first, told = gate(model)
-    backward(model, pixels=None)
-    assert first.check() == [] and not first.is_done and len(told) == 1
-    backward(model)
-    assert first.check() == [] and first.is_done and len(told) == 3
+def test_the_tower_is_judged_when_records_have_clips(capsys):
+    run = Run(Tiny())
+    with torch.no_grad():
+        run.model(WORDS, PIXELS)  # a validation before the first step
+    run.backward(pixels=None)
+    run.optimizers.step()
+    assert not run.first.is_done and "tower" not in capsys.readouterr().err
+    run.backward()
+    run.optimizers.step()
+    assert run.first.is_done and "tower 20 trained" in capsys.readouterr().err
 
 
-def test_adapters_are_judged_as_a_whole():
-    model = Tiny(lora=True)
-    for name, parameter in model.named_parameters():
+def test_adapters_are_judged_as_a_whole(capsys):
+    run = Run(Tiny(lora=True))
+    for name, parameter in run.model.named_parameters():
         parameter.requires_grad_("lora_" in name)
-    first, told = gate(model)
-    backward(model)
-    assert model.lora_A.weight.grad.norm() == 0 < model.lora_B.weight.grad.norm()
-    assert first.check() == [] and first.is_done
-    assert "adapters: 16 parameters trained" in told[-1]
+    run.backward()
+    assert run.model.lora_A.weight.grad.norm() == 0 < run.model.lora_B.weight.grad.norm()
+    run.optimizers.step()
+    assert run.first.is_done and "adapters 16 trained" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("may_be_flat", [False, True])
-def test_only_reinforcement_learning_may_begin_with_a_step_that_teaches_nothing(may_be_flat):
-    model = Tiny()
-    first, _ = gate(model, may_be_flat=may_be_flat)
-    (model(WORDS, PIXELS) * 0).sum().backward()
-    found = first.check()
-    assert bool(found) != may_be_flat
-    if may_be_flat:
-        assert not first.is_done
-        backward(model)
-        assert first.check() == [] and first.is_done
+def test_reinforcement_learning_may_begin_with_steps_that_teach_nothing():
+    run = Run(Tiny())
+    run.backward(weight=0)
+    assert run.refused().keys() == {"ENGINE-NO-GRADIENT"}
+    run = Run(Tiny(), may_be_flat=True)
+    run.backward(weight=0)  # with a clip
+    run.optimizers.step()
+    assert not run.first.is_done
+    run.backward(pixels=None)
+    run.optimizers.step()
+    assert set(run.first.parts) == {"tower", "merger"}
+    run.backward()
+    run.optimizers.step()
+    assert run.first.is_done and run.updates == 3

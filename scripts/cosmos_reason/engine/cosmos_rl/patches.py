@@ -7,6 +7,7 @@ Each function changes one thing and returns the sentence that says so; "" when n
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosmos_reason.engine.cosmos_rl.watching import Rollouts
+    from cosmos_reason.engine.first_update import FirstUpdate
 
 from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure
@@ -277,23 +279,14 @@ def judge_first_update() -> str:
     from cosmos_rl.policy.trainer.llm_trainer.grpo_trainer import GRPOTrainer
     from cosmos_rl.policy.trainer.llm_trainer.sft_trainer import SFTTrainer
 
-    from cosmos_reason.engine.cosmos_rl.first_update import FirstUpdate
+    from cosmos_reason.engine.first_update import FirstUpdate
 
     def judged(train: Callable, may_be_flat: bool) -> Callable:
         def step_training(self, *given, **options):
             if not hasattr(self, "first_update"):
                 # The whole model: of its parts the names lack their places.
-                self.first_update = FirstUpdate([self.model], may_be_flat)
-                official = self.optimizers.step
-
-                def step(*arguments, **named):
-                    if not self.first_update.is_done:
-                        found = self.first_update.check()
-                        if found:
-                            raise Failure(found, EXIT_CHECKS_FAILED)
-                    return official(*arguments, **named)
-
-                self.optimizers.step = step
+                self.first_update = FirstUpdate(self.model, may_be_flat)
+                judge_before_steps(self.optimizers, self.model, self.first_update)
             return train(self, *given, **options)
 
         return step_training
@@ -301,6 +294,40 @@ def judge_first_update() -> str:
     SFTTrainer.step_training = judged(SFTTrainer.step_training, may_be_flat=False)
     GRPOTrainer.step_training = judged(GRPOTrainer.step_training, may_be_flat=True)
     return "gradients of each part are looked at before the first optimizer step"
+
+
+def judge_before_steps(optimizers, model, first: FirstUpdate) -> None:
+    """Let `optimizers.step` raise Failure before the weights of a wrong training change. Records
+    have media when they reach the vision tower; a validation shows it some, too, but without
+    gradients."""
+    import torch
+
+    reached = False
+
+    def note(*_) -> None:
+        nonlocal reached
+        reached = reached or torch.is_grad_enabled()
+
+    hooks = []
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] == "visual":
+            hooks.append(module.register_forward_pre_hook(note))
+    official = optimizers.step
+    steps = itertools.count(1)
+
+    def step(*given, **options):
+        nonlocal reached
+        if not first.is_done:
+            problems = first.judge(reached, next(steps))
+            reached = False
+            if problems:
+                raise Failure(problems, EXIT_CHECKS_FAILED)
+            if first.is_done:
+                for hook in hooks:
+                    hook.remove()
+        return official(*given, **options)
+
+    optimizers.step = step
 
 
 def carry_settings() -> str:

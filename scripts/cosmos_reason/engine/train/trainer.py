@@ -15,18 +15,18 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from cosmos_reason.base.findings import Failure, has_errors, outside, say
+from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, has_errors, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import best_link, left_out, run_outputs, uploads
 from cosmos_reason.checkpoints.best_link import Scores
 from cosmos_reason.engine import neighbours, packing
 from cosmos_reason.engine.encode import IGNORED
+from cosmos_reason.engine.first_update import FirstUpdate
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.samples import MEDIA_KEYS, Inputs, Samples, have_media, loss_tokens
 from cosmos_reason.engine.train import checkpointing, full_gpu, setup, shards, stopping, wandb_run
 from cosmos_reason.engine.train.features import Features
-from cosmos_reason.engine.train.first_update import FirstUpdate
 from cosmos_reason.engine.train.held_out import HeldOut
 from cosmos_reason.engine.train.passes import GIB, Passes
 from cosmos_reason.engine.train.ranks import ALONE, SEEDS_APART, Ranks
@@ -133,9 +133,10 @@ class Trainer:
             answered = self.ranks.sum(loss_tokens(samples))
             if answered:  # else all records of the batch are left out
                 loss = self.accumulate(samples, answered)
-                if first_update.parts:
-                    media = self.ranks.largest(int(have_media(samples)))
-                    first_update.judge(self.ranks, bool(media), self.step + 1)
+                if not first_update.is_done:
+                    problems = first_update.judge(have_media(samples), self.step + 1)
+                    if problems:
+                        raise self.ranks.told_once(Failure(problems, EXIT_CHECKS_FAILED))
                 largest = train["optm_grad_norm_clip"] or math.inf
                 norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest)
                 norm = shards.whole(norm).item()
