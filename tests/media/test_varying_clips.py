@@ -198,3 +198,51 @@ def test_a_part_of_an_avi_with_b_frames_begins_where_it_is_asked_for(tmp_path, c
     assert media.probe(tmp_path / "part.mp4").frames == 5
     shown = [picture.mean() / 8 for picture in media.decode_frames(tmp_path / "part.mp4", range(5))]
     assert np.abs(shown - np.arange(20, 25)).max() < 0.5, shown
+
+
+def write_colored(path, transfer):
+    """A second of bars of saturated colors that move, tagged as BT.709 or not at all."""
+    columns = np.arange(64)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=10, options={"crf": "1", "g": "5"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        if transfer:
+            context = stream.codec_context
+            context.colorspace = context.color_primaries = context.color_trc = transfer
+            context.color_range = 1
+        for number in range(10):
+            pixels = np.zeros((48, 64, 3), np.uint8)
+            for color in range(3):
+                pixels[:, (columns + 2 * number) // 8 % 3 == color, color] = 255
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def planes(path):
+    with av.open(str(path)) as container:
+        return [
+            (frame.to_ndarray(format="yuv420p").astype(int), frame.colorspace, frame.color_range)
+            for frame in container.decode(video=0)
+        ]
+
+
+@pytest.mark.parametrize("transfer", [1, None])
+@pytest.mark.parametrize("how", ["cut", "transcoded"])
+def test_colors_stay_as_they_are_stored(tmp_path, how, transfer):
+    """By way of RGB those of BT.709 came out as BT.601: 9 apart, the brightness 13."""
+    path = write_colored(tmp_path / "a.mp4", transfer)
+    with open(tmp_path / "b.mp4", "wb") as target:
+        if how == "cut":
+            cut.cut(path, Fraction(3, 10), Fraction(1), target, "b")
+        else:
+            convert.write_clip(target, "mp4", convert._as_shown(path))
+    before, after = planes(path)[3 if how == "cut" else 0 :], planes(tmp_path / "b.mp4")
+    assert len(before) == len(after)
+    for (one, *tags), (other, *kept) in zip(before, after, strict=True):
+        assert tags == kept
+        # The planes of color lie below the 48 rows of the brightness.
+        apart = abs(one - other)
+        assert max(apart[:48].mean(), apart[48:].mean()) < (3 if how == "cut" else 0.2)

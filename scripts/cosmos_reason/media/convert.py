@@ -38,6 +38,7 @@ CONTAINERS = {
 OTHER_CONTAINERS = {".wmv": "asf", ".asf": "asf", ".ogv": "ogg", ".gif": "gif"}
 OTHER_CONTAINERS |= dict.fromkeys((".mpg", ".mpeg", ".vob"), "mpeg")
 PLAIN_PIXELS = ("yuv420p", "yuvj420p")
+FULL_RANGE = 2  # FFmpeg's number of it: values from 0 to 255, which not all readers heed
 TICKS = 90000  # a second, in the clips written
 SHOWN_FOR = 100  # ms, of an animation's picture that says nothing
 
@@ -211,10 +212,9 @@ def _opened(path: Path):
 
 
 def _as_shown(path: Path) -> Iterator[tuple[Fraction, object]]:
-    """Yield (seconds it is shown, RGB pixels turned upright) of each frame that decodes, by its
-    stamp, or by the usual rate where stamps are no order."""
+    """Yield (seconds it is shown, upright picture) of each frame that decodes, by its stamp, or by
+    the usual rate where stamps are no order."""
     import av
-    import numpy as np
 
     if media.is_image(path):
         from PIL import Image
@@ -227,20 +227,43 @@ def _as_shown(path: Path) -> Iterator[tuple[Fraction, object]]:
         stream.thread_type = "AUTO"
         usual = 1 / Fraction(stream.average_rate or stream.guessed_rate or 30)
         before = None
+        shown = Shown()
         try:
             for frame in container.decode(stream):
                 at = None if frame.pts is None else frame.pts * stream.time_base
-                turned = -media.rotation(frame) // media.QUARTER
-                pixels = np.rot90(frame.to_ndarray(format="rgb24"), turned)
+                picture = shown.picture(frame)
                 if before is not None:
                     is_later = at is not None and before[0] is not None and at > before[0]
                     yield at - before[0] if is_later else usual, before[1]
-                before = at, pixels
+                before = at, picture
         except av.FFmpegError:  # a damaged end: what was decoded before is the clip
             if before is None:
                 raise
         if before is not None:
             yield usual, before[1]
+
+
+class Shown:
+    """What `write_clip` takes of the frames of one clip, of the size of the first: the frames
+    themselves where they can be encoded as they are, else RGB pixels turned as the container says.
+    Colors lose on the way through RGB and back: of a test pattern 6 dB."""
+
+    def __init__(self):
+        self.first = None
+
+    def picture(self, frame):
+        if self.first is None:
+            self.first = (frame.width, frame.height)
+            has_even_sides = not (frame.width % 2 or frame.height % 2)
+            is_plain = frame.format.name == "yuv420p" and frame.color_range != FULL_RANGE
+            self.are_as_is = is_plain and has_even_sides and not media.rotation(frame)
+        width, height = self.first
+        if self.are_as_is:
+            return frame.reformat(width, height, "yuv420p")
+        import numpy as np
+
+        turned = -media.rotation(frame) // media.QUARTER
+        return np.rot90(frame.to_ndarray(format="rgb24", width=width, height=height), turned)
 
 
 def write_clip(
@@ -249,8 +272,8 @@ def write_clip(
     pictures: Iterable[tuple[Fraction, object]],
     options: dict[str, str] | None = None,
 ) -> None:
-    """Write H.264, of high quality without other `options`; an odd last row or column is left
-    out."""
+    """Write H.264, of high quality without other `options`; an odd last row or column is left out.
+    `pictures` are (seconds it is shown, RGB pixels or a frame of YUV 4:2:0)."""
     import av
     import numpy as np
 
@@ -258,21 +281,27 @@ def write_clip(
         stream = None
         elapsed = Fraction(0)
         durations = {}
-        for shown, pixels in pictures:
-            height, width = (side // 2 * 2 for side in pixels.shape[:2])
-            if not height or not width:
-                raise bad_input(
-                    "BUILD-CUT", "", "got pictures of one pixel, expected 2 x 2 or more"
+        for shown, picture in pictures:
+            frame = picture
+            if not isinstance(picture, av.VideoFrame):
+                height, width = (side // 2 * 2 for side in picture.shape[:2])
+                if not height or not width:
+                    raise bad_input(
+                        "BUILD-CUT", "", "got pictures of one pixel, expected 2 x 2 or more"
+                    )
+                frame = av.VideoFrame.from_ndarray(
+                    np.ascontiguousarray(picture[:height, :width]), format="rgb24"
                 )
             if stream is None:
                 quality = options or {"crf": "12"}
                 stream = container.add_stream("libx264", rate=TICKS, options=quality)
-                stream.height = height
-                stream.width = width
+                stream.height = frame.height
+                stream.width = frame.width
                 stream.pix_fmt = "yuv420p"
-            frame = av.VideoFrame.from_ndarray(
-                np.ascontiguousarray(pixels[:height, :width]), format="rgb24"
-            )
+                if frame is picture:
+                    for name in ("colorspace", "color_range", "color_primaries", "color_trc"):
+                        setattr(stream.codec_context, name, getattr(frame, name))
+            frame.pict_type = 0  # the encoder chooses its own key frames
             frame.time_base = Fraction(1, TICKS)
             frame.pts = round(elapsed * TICKS)
             durations[frame.pts] = round((elapsed + shown) * TICKS) - frame.pts
