@@ -23,6 +23,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d{3}")
 NAMES = {
     "loss": "train/loss",
     "average loss": "train/loss",
+    "mean loss": "train/mean_loss",
     "grad norm": "train/grad_norm",
     "iteration time": "train/step_seconds",
     "learning rate": "train/learning_rate",

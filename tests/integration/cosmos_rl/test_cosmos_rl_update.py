@@ -9,6 +9,8 @@ import cosmos_rl_packages
 import pytest
 from support import run_script
 
+from cosmos_reason.checkpoints import trainer_log
+
 pytestmark = pytest.mark.integration
 
 # The trainer's step: packer, log-probabilities, reference pass, loss, clipping and AdamW are the
@@ -185,6 +187,173 @@ print(json.dumps({
     "judged": trainer.first_update.is_done,
 }))
 """
+
+
+# Two steps of supervised training in passes of one record, whose answers have unlike lengths; then
+# what a checkpoint keeps, and what a trainer that goes on from it says.
+SUPERVISED = """
+import json
+from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
+from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
+cosmos_rl_patches.apply(lambda text: None)
+assert cosmos_rl_patches.judge_first_update() and cosmos_rl_patches.weigh_tokens()
+import toml
+import torch.nn.functional as F
+from contextlib import nullcontext
+from functools import partial
+from transformers import AutoConfig, AutoModelForImageTextToText
+from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
+from cosmos_rl.policy.config import Config
+from cosmos_rl.policy.kernel.loss import CrossEntropyLoss
+from cosmos_rl.policy.model.hf_models import HFModel
+from cosmos_rl.policy.trainer.llm_trainer.sft_trainer import SFTTrainer, async_safe_ce
+from cosmos_rl.utils.parallelism import ParallelDims
+
+
+class Clock:
+    def __init__(self, **_): ...
+    def record(self): ...
+    def query(self): return True
+    def elapsed_time(self, other): return 1000.0
+
+
+class Saved:
+    def save_checkpoint(self, **given): self.given = given
+    def save_check(self, **_): ...
+
+
+torch.cuda.Event = Clock
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+)
+config = Config.from_dict(toml.load(sys.argv[1]))
+packer = HFVLMDataPacker()
+packer.setup(config)
+records = cosmos_rl_entry.training(config)
+items = [packer.sft_process_sample(records[number]) for number in range(8)]
+path = config.policy.model_name_or_path
+torch.set_default_dtype(torch.float32)
+
+
+def new_trainer():
+    trainer = SFTTrainer.__new__(SFTTrainer)
+    trainer.config, trainer.device = config, torch.device("cpu")
+    trainer.parallel_dims = ParallelDims(1, 1, 1, 1, 1, 1)
+    trainer.parallel_dims.build_mesh("cpu")
+    trainer.train_stream, trainer.data_packer = None, packer
+    trainer.tokenizer, trainer.global_rank, trainer.seq_len_multiple = packer.tokenizer, 0, 1
+    plain = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+    trainer.model = HFModel(AutoConfig.from_pretrained(path), plain, None, is_vlm=True)
+    trainer.model.hf_config._attn_implementation = "sdpa"
+    trainer.model_parts, trainer.model_module_path = trainer.model.separate_model_parts(), [None]
+    trainer.act_offloading_ctx_manager = nullcontext()
+    trainer.loss_fn = partial(
+        async_safe_ce, ce_impl=CrossEntropyLoss(config), dp_group=None, cp_group=None
+    )
+    trainer.enable_dp_load_balancing, trainer.lr_schedulers = False, None
+    trainer.ckpt_manager = Saved()
+    trainer.build_optimizers()
+    return trainer
+
+
+# Loss and tokens of each record with the weights that the trainer has now.
+@torch.no_grad()
+def plainly(trainer, chosen):
+    sums = []
+    for item in chosen:
+        batch = packer.sft_collate_fn([item], len(item["input_ids"]), ignore_label_id=-100)
+        labels = batch.pop("label_ids")[0, 1:]
+        names = ("input_ids", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids")
+        given = {name: batch[name] for name in names if name in batch}
+        logits = trainer.model.model(**given).logits
+        loss = F.cross_entropy(logits[0, :-1].float(), labels, ignore_index=-100, reduction="sum")
+        sums.append((loss.item(), int((labels != -100).sum())))
+    return sums
+
+
+def step(trainer, number):
+    chosen = items[4 * number : 4 * number + 4]
+    sums = plainly(trainer, chosen)
+    report = trainer.step_training(
+        global_batch=chosen, total_steps=2, train_step=number, save_freq=1,
+        data_arrival_event=Clock(),
+    )
+    return sums, float(report["train/loss_avg"]), report["train/mean_loss"]
+
+
+trainer = new_trainer()
+seen = [step(trainer, 0)]
+config.train.ckpt.enable_checkpoint = True
+config.train.ckpt.export_safetensors = False
+trainer.checkpointing(total_steps=2, train_step=1, save_freq=1)
+again = new_trainer()
+again.model.load_state_dict(trainer.model.state_dict())
+kept = {"step": 1, "total_steps": 2} | {"learned": trainer.ckpt_manager.given["learned"]}
+config.train.resume = True
+again.set_model_train = lambda: again.model.train()
+again.model_resume_from_checkpoint = lambda: kept
+again.load_model()
+again.lr_schedulers = trainer.lr_schedulers
+seen.append(step(trainer, 1))
+resumed = step(again, 1)
+print(json.dumps({"seen": seen, "resumed": resumed}))
+"""
+
+
+def test_the_loss_of_a_supervised_run_weighs_tokens_alike_also_after_a_resume(
+    tiny_model, dataset, tmp_path
+):
+    records = json.loads((dataset / "train" / "annotations.json").read_text())
+    for number, record in enumerate(records):
+        record["conversations"][1]["value"] = "left right " * (1 + 7 * (number % 3))
+        record["video"] = str(dataset / "train" / record["video"])
+    train = tmp_path / "train"
+    train.mkdir()
+    (train / "annotations.json").write_text(json.dumps(records))
+    path = tmp_path / "sft.toml"
+    settings = {
+        "custom.vision.nframes": 4,
+        "custom.vision.resized_height": 64,
+        "custom.vision.resized_width": 96,
+        "train.output_dir": tmp_path / "out",
+        "policy.model_max_length": 4096,
+        "policy.model_gradient_checkpointing": "false",
+        "train.train_batch_per_replica": 4,
+        "train.train_policy.mini_batch": 1,
+        "train.param_dtype": "float32",
+        "train.optm_warmup_steps": 0,
+        "train.optm_lr": 1e-3,
+        "train.optm_impl": "for-loop",
+        "train.max_num_steps": 2,
+        "validation.enable": "false",
+    }
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = run_script(
+        *("build_spec.py", "train", "--engine", "cosmos-rl", "--model", tiny_model),
+        *("--train-root", train, "--gpus-per-node", 1, *words, "-o", path),
+    )
+    assert path.is_file(), done.stderr
+    done = subprocess.run(
+        cosmos_rl_packages.command(SUPERVISED, path),
+        env=cosmos_rl_packages.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    loss = tokens = 0
+    for sums, of_step, mean in told["seen"]:
+        loss += sum(one for one, _ in sums)
+        tokens += sum(count for _, count in sums)
+        assert mean == pytest.approx(loss / tokens, rel=1e-4)
+        assert of_step == pytest.approx(sum(one / n for one, n in sums) / len(sums), rel=1e-4)
+    assert abs(of_step - sum(one for one, _ in sums) / sum(n for _, n in sums)) > 0.01
+    assert told["resumed"][2] == pytest.approx(mean, rel=1e-6)
+    printed = [trainer_log.metrics(line) for line in done.stderr.splitlines()]
+    means = [one for one in printed if one and "train/mean_loss" in one]
+    assert [(one["step"], one["total_steps"]) for one in means] == [(1, 2), (2, 2), (2, 2)]
+    assert means[1]["train/mean_loss"] == pytest.approx(mean, abs=1e-4)
 
 
 def test_an_update_of_the_policy_is_that_of_a_plain_computation(tiny_model, dataset, tmp_path):

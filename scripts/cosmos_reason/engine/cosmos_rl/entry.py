@@ -57,7 +57,11 @@ def run() -> None:
             return found
 
         if os.environ.get("COSMOS_ROLE") == POLICY:
-            for patch in (cosmos_rl_patches.judge_first_update, cosmos_rl_patches.carry_settings):
+            for patch in (
+                cosmos_rl_patches.judge_first_update,
+                cosmos_rl_patches.weigh_tokens,
+                cosmos_rl_patches.carry_settings,
+            ):
                 if done := patch():
                     say(f"patch: {done}")
         if is_rollout:

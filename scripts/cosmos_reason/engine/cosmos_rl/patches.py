@@ -6,7 +6,9 @@ Each function changes one thing and returns the sentence that says so; "" when n
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import inspect
 import itertools
 import os
 import subprocess
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from cosmos_reason.engine.first_update import FirstUpdate
 
 from cosmos_reason.base.families import DEFAULT
-from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure
+from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, say
 from cosmos_reason.checkpoints import training_settings
 
 ONE_NODE = "COSMOS_REASON_ONE_NODE"  # set to 1 by launch_job: all processes run on this machine
@@ -282,6 +284,7 @@ def judge_first_update() -> str:
     from cosmos_reason.engine.first_update import FirstUpdate
 
     def judged(train: Callable, may_be_flat: bool) -> Callable:
+        @functools.wraps(train)
         def step_training(self, *given, **options):
             if not hasattr(self, "first_update"):
                 # The whole model: of its parts the names lack their places.
@@ -328,6 +331,61 @@ def judge_before_steps(optimizers, model, first: FirstUpdate) -> None:
         return official(*given, **options)
 
     optimizers.step = step
+
+
+def weigh_tokens() -> str:
+    """Let SFT tell the loss of the run so far, in which each token counts the same, under the name
+    that it has in the embedded engine: the package's loss of a step is a mean of the means of its
+    passes, however many tokens carry loss in each."""
+    import torch
+    from cosmos_rl.policy.trainer.llm_trainer.sft_trainer import SFTTrainer
+
+    train, save, load = SFTTrainer.step_training, SFTTrainer.checkpointing, SFTTrainer.load_model
+    takes = inspect.signature(save).parameters.values()
+    if not any(one.kind is one.VAR_KEYWORD for one in takes):
+        return ""  # before 0.4.7: a checkpoint has no room for the sums
+
+    def step_training(self, *given, **options):
+        here = torch.zeros(2, dtype=torch.float64, device=self.device)  # summed loss, tokens
+
+        def note(_module, inputs, named, losses) -> None:
+            tokens = (inputs[1] != named["ignore_index"]).sum()
+            # Of a pass without tokens the mean is no number.
+            total = (
+                losses.detach().sum() if losses.dim() else (losses.detach() * tokens).nan_to_num()
+            )
+            here.add_(torch.stack([total.double(), tokens.double()]))
+
+        hook = self.loss_fn.keywords["ce_impl"].register_forward_hook(note, with_kwargs=True)
+        try:
+            report = train(self, *given, **options)
+        finally:
+            hook.remove()
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(here)
+        before = getattr(self, "learned", (0.0, 0.0))
+        loss, tokens = (one + more for one, more in zip(before, here.tolist(), strict=True))
+        self.learned = (loss, tokens)
+        if tokens and "train/loss_avg" in report:  # of the rank that reports
+            report["train/mean_loss"] = loss / tokens
+            asked = inspect.signature(train).bind(self, *given, **options).arguments
+            step, total_steps = asked["train_step"] + 1, asked["total_steps"]
+            say(f"Step: {step}/{total_steps}, Mean loss: {loss / tokens:.5f}")
+        return report
+
+    def checkpointing(self, *given, **options):
+        return save(self, *given, learned=getattr(self, "learned", (0.0, 0.0)), **options)
+
+    def load_model(self):
+        found = load(self)
+        *_, kept = found
+        self.learned = kept.get("learned", (0.0, 0.0))
+        return found
+
+    SFTTrainer.step_training = step_training
+    SFTTrainer.checkpointing = checkpointing
+    SFTTrainer.load_model = load_model
+    return "the loss of the run so far, in which each token counts the same, is told (Mean loss)"
 
 
 def carry_settings() -> str:
