@@ -75,7 +75,9 @@ class Encoder:
         t, h, w = self.sampler.grid(vision)
         m, p = self.merge_size, self.patch_size
         mean, std = torch.tensor(self.family.mean), torch.tensor(self.family.std)
-        pixels = (torch.from_numpy(vision.frames).float() / 255.0 - mean) / std
+        # A copy, which the rest changes in place.
+        pixels = torch.from_numpy(vision.frames).to(torch.float32, copy=True)
+        pixels.div_(255.0).sub_(mean).div_(std)
         blocks = pixels.view(t, self.temporal_patch_size, h // m, m, p, w // m, m, p, 3)
         if self.family.channels_last:
             return blocks.permute(0, 2, 5, 3, 6, 4, 7, 8, 1).reshape(t * h * w, -1)
@@ -212,10 +214,12 @@ class Encoder:
             of_kind = [vision for vision in visions if vision.kind == kind]
             if of_kind:
                 grids = [self.sampler.grid(vision) for vision in of_kind]
-                shown = of_kind if has_pixels else []
-                none = torch.empty(0, 3 * self.temporal_patch_size * self.patch_size**2)
-                patches = [none, *(self.patches(vision) for vision in shown)]
-                inputs[PIXELS_KEY[kind]] = torch.cat(patches)
+                patches = [self.patches(vision) for vision in of_kind] if has_pixels else []
+                if not patches:
+                    width = 3 * self.temporal_patch_size * self.patch_size**2
+                    patches = [torch.empty(0, width)]
+                # One medium alone is not copied again: of a large clip that took as long as this.
+                inputs[PIXELS_KEY[kind]] = torch.cat(patches) if len(patches) > 1 else patches[0]
                 inputs[GRID_KEY[kind]] = torch.tensor(grids)
         return inputs
 
