@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -20,7 +21,7 @@ from safetensors.torch import load_file
 from support import files_up_to, run_script
 from training import VISION, run, short_training
 
-from cosmos_reason.base import files
+from cosmos_reason.base import files, progress
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import (
     adapters,
@@ -436,6 +437,19 @@ def test_qwen2_5_vl_generates_at_the_positions_that_it_is_trained_at(evaluate_sp
             inputs["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(1)])
         tokens = inputs["input_ids"][prompt:]
         assert responder.tokenizer.decode(tokens, skip_special_tokens=True).startswith(text)
+
+
+def test_a_batch_tells_how_many_tokens_its_answers_have(evaluate_spec, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    responder = Responder(evaluate_spec)
+    responder.load()
+    asked = questions.read(evaluate_spec["dataset"], 2)
+    capsys.readouterr()
+    answers = responder.generate([responder.encode(question) for question in asked])
+    told = re.findall(r"2 answers: .* (\d+)/(\d+)", capsys.readouterr().err)
+    most = evaluate_spec["generation"]["max_tokens"]
+    made = max(tokens for _, _, tokens in answers)
+    assert [(int(done), int(total)) for done, total in told] == [(n, most) for n in range(made + 1)]
 
 
 def test_a_copied_checkpoint_is_asked_as_it_was_trained(out, dataset, tmp_path):

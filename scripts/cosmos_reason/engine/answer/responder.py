@@ -12,6 +12,7 @@ from itertools import chain, islice
 import torch
 from transformers import LogitsProcessor
 
+from cosmos_reason.base import progress
 from cosmos_reason.base.findings import outside, say
 from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.data.samples import Question
@@ -38,9 +39,13 @@ GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 class FiniteLogits(LogitsProcessor):
     """Lets logits pass unchanged. Raises Failure for those of which no token can be chosen: NaN
-    makes each token the first one of the vocabulary ("!!!!")."""
+    makes each token the first one of the vocabulary ("!!!!"). `made` is called for each token."""
+
+    def __init__(self, made: Callable[[], object] = lambda: None):
+        self.made = made
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.made()
         if scores.isnan().any() or scores.isposinf().any():
             message = "got logits that are not finite: the model, or its arithmetic, is broken"
             raise outside(run.NOT_FINITE, "model", message)
@@ -68,12 +73,15 @@ def generate(
         }
     # Weights that are gathered here are trained again: they may be no tensors of inference.
     reading = torch.no_grad() if shards.are_in(network) else torch.inference_mode()
-    with reading, hardware.autocast_for(network):
+    count = f"{len(encoded)} answer{'s' if len(encoded) > 1 else ''}"
+    most = generation["max_tokens"]
+    look = {"unit": "token", "delay": progress.delay(), "leave": False}
+    with reading, hardware.autocast_for(network), progress.bar(most, count, **look) as shown:
         tokens = network.generate(
             **batch,
             **sampling,
-            logits_processor=[FiniteLogits()],
-            max_new_tokens=generation["max_tokens"],
+            logits_processor=[FiniteLogits(shown.update)],
+            max_new_tokens=most,
             repetition_penalty=generation["repetition_penalty"],
             synced_gpus=shards.are_in(network),
             eos_token_id=tokenizer.eos_token_id,

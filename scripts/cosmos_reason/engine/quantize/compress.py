@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from cosmos_reason.base import files
+from cosmos_reason.base import files, progress
 from cosmos_reason.base.families import FAMILIES, Family
 from cosmos_reason.checkpoints import quantized, safetensors_files
 from cosmos_reason.checkpoints.quantized import Scheme
@@ -69,11 +69,14 @@ def weight_errors(model, source: Path, scheme: Scheme) -> dict[str, float]:
     tensors, _ = safetensors_files.read_folder(source)
     stored_names = {tensor: name for name, tensor in tensors.items()}
     stored = quantized.linear_layers(tensors)
-    errors = {}
+    compressed = []
     for module_name, module in model.named_modules():
         layer = quantized.short_name(module_name, family)
-        if layer is None or not hasattr(module, "quantization_scheme"):
-            continue
+        if layer is not None and hasattr(module, "quantization_scheme"):
+            compressed.append((layer, module))
+    errors = {}
+    shown = progress.bar(len(compressed), "comparing layers", unit="layer")
+    for layer, module in compressed:
         weight = module.weight.detach()
         rounded = fake_quantize(
             weight,
@@ -90,6 +93,8 @@ def weight_errors(model, source: Path, scheme: Scheme) -> dict[str, float]:
         reference = reference.float()
         distance = torch.linalg.norm(reference - rounded.float()) / torch.linalg.norm(reference)
         errors[layer] = round(float(distance), 6)
+        shown.update()
+    shown.close()
     return errors
 
 

@@ -207,9 +207,13 @@ def _quantize(
             source = temporary.enter_context(_merged(folder, base, output))
         work = temporary.enter_context(files.whole_folder(output))
         with contextlib.redirect_stdout(sys.stderr):  # where the library logs
+            findings.say(f"quantizing, 1 of 4: reading {before / 1e9:.1f} GB of weights")
             network = models.load_model(source, "auto", torch.device("cpu"))
+            findings.say(f"quantizing, 2 of 4: {table['quantization_scheme']}, by {LIBRARY}")
             compress.compress(network, tokenizer, table, config["model_type"], records)
+            findings.say("quantizing, 3 of 4: comparing weights before and after")
             errors = compress.weight_errors(network, source, scheme)
+            findings.say("quantizing, 4 of 4: writing the model")
             compress.save(network, source, work)
             as_trained.carry(folder, work)
         peak_memory = _peak_memory()  # before the trial, which loads the result
