@@ -45,7 +45,7 @@ class HeldOut:
         if not self.all:
             message = "got validation data without a question that has an answer"
             failure = bad_input("ENGINE-NO-QUESTIONS", KEY, message, Fix(changes={KEY: 0}))
-            raise ranks.told_once(failure)
+            raise ranks.for_rank0(failure)
         self.chosen = questions.spread(self.all, count)
         places = {id(sample): place for place, sample in enumerate(samples.samples)}
         self.records = [places[id(question.sample)] for question in self.chosen]

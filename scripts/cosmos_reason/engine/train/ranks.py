@@ -1,6 +1,6 @@
 """The processes of one training. torchrun starts them and tells each its rank; each takes a share
 of every batch. What they must do alike is agreed here: numbers are summed, rank 0 alone writes and
-speaks. A process without others takes none of these ways."""
+speaks. In a single process every method is a no-op, or returns what it is given."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SEEDS_APART = 1_000_003
 @dataclass(frozen=True)
 class Ranks:
     """This process among the `world` processes of a training: `local` is its number on its machine,
-    which has `on_node` of them. `words`: the group in which they agree, None of one process.
+    which has `on_node` of them. `control`: the group in which they agree, None of one process.
     `neighbours`: process numbers of the others on this machine."""
 
     rank: int = 0
     world: int = 1
     local: int = 0
     on_node: int = 1
-    words: dist.ProcessGroup | None = None
+    control: dist.ProcessGroup | None = None
     neighbours: tuple[int, ...] = ()
 
     @classmethod
@@ -66,7 +66,7 @@ class Ranks:
             f"got {self.world} processes, expected dp_shard_size x dp_replicate_size = {wanted}"
         )
         fix = Fix(changes={SHARDS: self.world, REPLICAS: 1})
-        raise self.told_once(bad_input("ENGINE-WORLD-SIZE", SHARDS, message, fix))
+        raise self.for_rank0(bad_input("ENGINE-WORLD-SIZE", SHARDS, message, fix))
 
     def take_gpu(self, device: torch.device) -> None:
         """Let "cuda" mean the GPU of this process. Raises Failure where there are too few."""
@@ -76,21 +76,22 @@ class Ranks:
         if self.on_node > count:
             message = f"got {self.on_node} processes on a machine with {count} visible GPUs"
             fix = f"python -m torch.distributed.run --nproc-per-node {count} ..."
-            raise self.told_once(outside("ENGINE-GPU-COUNT", SHARDS, message, fix))
+            raise self.for_rank0(outside("ENGINE-GPU-COUNT", SHARDS, message, fix))
         torch.cuda.set_device(self.local)
 
     def joined(self, device: torch.device) -> Ranks:
-        """Together with the others. Gradients go from GPU to GPU, words from host to host."""
+        """Return the ranks joined in a group. Gradients go from GPU to GPU, all else from host to
+        host."""
         if not self.are_several:
             return self
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-        words = dist.new_group(backend="gloo", timeout=PATIENCE)
+        control = dist.new_group(backend="gloo", timeout=PATIENCE)
         numbers = [0] * self.world
-        dist.all_gather_object(numbers, os.getpid(), group=words)
+        dist.all_gather_object(numbers, os.getpid(), group=control)
         first = self.rank - self.local  # of this machine
         others = numbers[first : first + self.on_node]
         others.remove(os.getpid())
-        return replace(self, words=words, neighbours=tuple(others))
+        return replace(self, control=control, neighbours=tuple(others))
 
     def leave(self) -> None:
         """Leave the group when the work is done; a process that fails just ends."""
@@ -130,7 +131,7 @@ class Ranks:
         if not self.are_several:
             return number
         shared = torch.tensor(number, dtype=torch.float64)
-        dist.all_reduce(shared, how, group=self.words)
+        dist.all_reduce(shared, how, group=self.control)
         return type(number)(shared.item())
 
     def merged(self, table: dict) -> dict:
@@ -138,7 +139,7 @@ class Ranks:
         if not self.are_several:
             return table
         tables: list[dict] = [{}] * self.world
-        dist.all_gather_object(tables, table, group=self.words)
+        dist.all_gather_object(tables, table, group=self.control)
         return {key: value for one in tables for key, value in one.items()}
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -147,7 +148,7 @@ class Ranks:
         if not self.are_several:
             return
         has_some = torch.tensor([part.grad is not None for part in parameters], dtype=torch.uint8)
-        dist.all_reduce(has_some, dist.ReduceOp.MAX, group=self.words)
+        dist.all_reduce(has_some, dist.ReduceOp.MAX, group=self.control)
         reached = [parameters[index] for index in has_some.nonzero().flatten().tolist()]
         for parameter in reached:
             if parameter.grad is None:
@@ -179,7 +180,7 @@ class Ranks:
             except (Failure, OSError) as raised:
                 problem = raised
         outcome = [result, getattr(problem, "exit_code", findings.EXIT_OUTSIDE) if problem else 0]
-        dist.broadcast_object_list(outcome, group=self.words)
+        dist.broadcast_object_list(outcome, group=self.control)
         if problem:
             raise problem
         if outcome[1]:
@@ -197,7 +198,7 @@ class Ranks:
         except Failure as failure:
             raised = failure
         all_raised: list[Failure | None] = [None] * self.world
-        dist.all_gather_object(all_raised, raised, group=self.words)
+        dist.all_gather_object(all_raised, raised, group=self.control)
         failures = [failure for failure in all_raised if failure]
         if not failures:
             return result
@@ -205,7 +206,7 @@ class Ranks:
         for failure in failures:
             found += [finding for finding in failure.findings if finding not in found]
         kind = type(failures[0])
-        raise self.told_once(kind(found, max(failure.exit_code for failure in failures)))
+        raise self.for_rank0(kind(found, max(failure.exit_code for failure in failures)))
 
     def first_of_node_first(self, call: Callable[[], T]) -> T:
         """Return what `call` returns. One process of each machine does it before the others, which
@@ -215,8 +216,8 @@ class Ranks:
         result = self.agreed(lambda: None if self.local else call())
         return self.agreed(lambda: call() if self.local else result)
 
-    def told_once(self, failure: Failure) -> Failure:
-        """Return what to raise for a failure that all ranks have: rank 0 says what it is."""
+    def for_rank0(self, failure: Failure) -> Failure:
+        """Return what to raise here for a failure that all ranks have: rank 0 alone says it."""
         return failure if self.is_first else type(failure)([], failure.exit_code)
 
     def place(self, step: int) -> str:
@@ -236,7 +237,7 @@ class Ranks:
             f"why ({first_line})"
         )
         fix = Fix(changes={"train.resume": True})
-        return self.told_once(outside("ENGINE-RANK-LOST", f"rank {self.rank}", message, fix))
+        return self.for_rank0(outside("ENGINE-RANK-LOST", f"rank {self.rank}", message, fix))
 
 
 ALONE = Ranks()

@@ -53,7 +53,7 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     train, policy = spec["train"], spec["policy"]
     if not train["output_dir"]:
         fix = Fix(changes={"train.output_dir": "outputs"})
-        raise ranks.told_once(bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix))
+        raise ranks.for_rank0(bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix))
     ranks.agreed(partial(wandb_run.check, spec["logging"]))
     output_dir = Path(train["output_dir"])
     options = spec["custom"]["transformers_engine"]

@@ -76,9 +76,9 @@ class Trainer:
             try:
                 self.train()
             except Stopped:
-                raise self.ranks.told_once(self.stopped()) from None
+                raise self.ranks.for_rank0(self.stopped()) from None
             except (TooMany, Unread) as problem:
-                raise self.ranks.told_once(self.without_records(problem)) from None
+                raise self.ranks.for_rank0(self.without_records(problem)) from None
             except torch.OutOfMemoryError as problem:
                 # Of several processes one may be full alone: it speaks, and the others end with it.
                 where = self.ranks.place(self.step + 1)
@@ -136,7 +136,7 @@ class Trainer:
                 if not first_update.is_done:
                     problems = first_update.judge(have_media(samples), self.step + 1)
                     if problems:
-                        raise self.ranks.told_once(Failure(problems, EXIT_CHECKS_FAILED))
+                        raise self.ranks.for_rank0(Failure(problems, EXIT_CHECKS_FAILED))
                 largest = train["optm_grad_norm_clip"] or math.inf
                 norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest)
                 norm = shards.whole(norm).item()
@@ -200,15 +200,28 @@ class Trainer:
         """Leave the gradient of the whole batch in the parameters, and return its loss: the mean
         over the `tokens` of all ranks that carry loss, so that it depends neither on the passes nor
         on the ranks."""
-        losses = []
-        passes = self.padded(self.passes.split(samples))
+        passes = self.passes.split(samples)
+        if self.is_sharded:
+            # Each pass gathers weights from all ranks, so all have as many: some without records.
+            passes += [[]] * (self.ranks.largest(len(passes)) - len(passes))
         self.passes.begin(len(passes))
+        losses = []
         for together in passes:
-            loss = self.loss_to_learn_from(together) / tokens
+            if together:
+                self.passes.prepare(together)
+                loss = self.loss_sum(together) / tokens
+            else:
+                loss = self.loss_sum(self.stand_in()) * 0
             loss.backward()
             losses.append(loss.detach())
         total = self.ranks.sum(torch.stack(losses).sum().item() if losses else 0.0)
-        self.settle_gradients(samples)
+        if not self.is_sharded:  # shards have the gradient of the whole batch already
+            self.ranks.sum_gradients(self.optimizer.param_groups[0]["params"])
+        elif not self.ranks.largest(int(have_media(samples))):
+            # Shards of a vision tower that no record needed have gradients of zero, with which Adam
+            # would still move them: in one process they have none.
+            for part in shards.tower_parameters(self.network):
+                part.grad = None
         return total
 
     def note_left_out(self) -> None:
@@ -223,22 +236,6 @@ class Trainer:
     def is_sharded(self) -> bool:
         return shards.are_in(self.network)
 
-    def padded(self, passes: list[list[Inputs]]) -> list[list[Inputs]]:
-        """Return the passes of this rank: where weights are sharded as many as every other rank
-        has, since each pass gathers weights from all of them; some have no records."""
-        if not self.is_sharded:
-            return passes
-        missing = self.ranks.largest(len(passes)) - len(passes)
-        return passes + [[]] * missing
-
-    def loss_to_learn_from(self, samples: list[Inputs]) -> torch.Tensor:
-        """Return the summed loss of a pass; of one without records a zero that has a backward
-        pass."""
-        if not samples:
-            return self.loss_sum(self.stand_in()) * 0
-        self.passes.prepare(samples)
-        return self.loss_sum(samples)
-
     def stand_in(self) -> list[Inputs]:
         """Return records for a pass that counts for nothing: the other ranks need this one for
         theirs."""
@@ -249,17 +246,6 @@ class Trainer:
             if not isinstance(record, Failure):
                 return [record]
         raise record
-
-    def settle_gradients(self, samples: list[Inputs]) -> None:
-        """Give every parameter the gradient of the whole batch; shards have it already."""
-        if not self.is_sharded:
-            self.ranks.sum_gradients(self.optimizer.param_groups[0]["params"])
-            return
-        # Shards of a vision tower that no record needed have gradients of zero, with which Adam
-        # would still move them: in one process they have none.
-        if not self.ranks.largest(int(have_media(samples))):
-            for part in shards.tower_parameters(self.network):
-                part.grad = None
 
     def try_pass(self, samples: list[Inputs]) -> None:
         """Run one pass that changes nothing."""
@@ -402,7 +388,7 @@ class Trainer:
     def not_finite(self, message: str, step: int) -> Failure:
         rate = self.spec["train"]["optm_lr"]
         failure = stopping.not_finite(message, step, rate, self.run_dir.parent)
-        return self.ranks.told_once(failure)
+        return self.ranks.for_rank0(failure)
 
     def save_model(self, run_dir: Path, name: str, scores: Scores) -> None:
         """Export the model of the present step, where the spec wants one, rank it and send it
