@@ -13,7 +13,8 @@ disk in FOLDER, and a large GPU. In `rows` every case has its median step; `loss
 those of its first step, which cases of one length share: the same records, weights and order.
 Parts of `fp8`: `products` (each product alone), `gradients` (of adapters, 2B), and HOW:LENGTH (8B,
 packed and compiled, with the GPU's time by kind of kernel of one step), where HOW is `param_dtype`,
-`fp8` or `fp8-exact` (sums in float32).
+`fp8` or `fp8-exact` (sums in float32); one base serves all, which FP8 changes for good:
+`param_dtype` comes first.
 """
 
 import gc
