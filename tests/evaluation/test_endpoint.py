@@ -280,6 +280,17 @@ def test_a_server_that_is_down_ends_the_run(evaluate_spec, server):
     with pytest.raises(Failure, match="EVAL-ENDPOINT-UNREACHABLE") as failure:
         ask(evaluate_spec, server)
     assert failure.value.exit_code == 3
+    assert "it listed its models before" not in str(failure.value)
+
+
+def test_a_server_that_dies_of_the_first_clip_is_told_from_one_that_is_down(evaluate_spec, server):
+    who = Endpoint(evaluate_spec, server.url)
+    server.models, server.trial = [who.model], None
+    with pytest.raises(Failure, match="EVAL-ENDPOINT-UNREACHABLE") as failure:
+        ask(evaluate_spec, server)
+    assert failure.value.exit_code == 3 and len(server.trials) == 1
+    assert "it listed its models before" in str(failure.value)
+    assert "diagnose_log.py" in str(failure.value)
 
 
 @pytest.mark.parametrize(

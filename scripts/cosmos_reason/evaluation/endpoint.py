@@ -143,6 +143,12 @@ class Endpoint:
         except Failure as failure:
             (finding,) = failure.findings
             status = finding.data.get("status", 0)
+            if finding.id == "EVAL-ENDPOINT-UNREACHABLE":
+                message = (
+                    f"{finding.message}; it listed its models before, so the first clip that it was "
+                    "asked about ended it. Its log says why, which diagnose_log.py reads"
+                )
+                raise findings.outside(finding.id, self.url, message) from None
             if not 400 <= status < 500 or status in TRANSIENT:
                 raise
             if TIMES_REFUSED in finding.message:
