@@ -145,8 +145,8 @@ class Endpoint:
             status = finding.data.get("status", 0)
             if finding.id == "EVAL-ENDPOINT-UNREACHABLE":
                 message = (
-                    f"{finding.message}; it listed its models before, so the first clip that it was "
-                    "asked about ended it. Its log says why, which diagnose_log.py reads"
+                    f"{finding.message}; it listed its models before, so the first clip that it "
+                    "was asked about ended it. Its log says why, which diagnose_log.py reads"
                 )
                 raise findings.outside(finding.id, self.url, message) from None
             if not 400 <= status < 500 or status in TRANSIENT:
