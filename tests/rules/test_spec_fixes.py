@@ -378,6 +378,18 @@ def test_a_training_spec_hands_its_view_to_an_evaluation(here):
     assert made["vision"] == {"nframes": 6, "resized_height": 64, "resized_width": 96}
 
 
+@pytest.mark.parametrize(("engine", "code"), [("tao", 0), ("cosmos-rl", 1), ("transformers", 1)])
+def test_a_key_of_frames_that_nothing_here_reads_is_passed_on_or_refused(here, engine, code):
+    line = f"train --engine {engine} --set custom.vision.video_decoder=torchcodec"
+    got, found, made = run(line)
+    (told,) = [one for one in found if one.id == "SPEC-ENGINE-KEY"] or [None]
+    assert (got, bool(told)) == (code, bool(code))
+    if told:
+        assert run(pasted(line, str(told.fix)))[0] == 0
+    else:
+        assert made["custom"]["vision"]["video_decoder"] == "torchcodec"
+
+
 def test_a_fix_calls_a_key_as_the_user_did(here):
     for word in ("resume", "train.resume"):
         _, found, _ = run(f"train --set {word}=True")

@@ -55,7 +55,7 @@ def examined(
     unread = set()
     if not without_engine:
         found += engine_support.unapplied_findings(case)
-        found += engine_support.clip_times(case)
+        found += engine_support.unread_vision(case)
         unread = engine_support.unread_keys(case)
     found += paths.unknown_uris(case)
     found += shared_data.of_spec(case)

@@ -7,7 +7,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import models
 from cosmos_reason.rules.case import Case
-from cosmos_reason.spec import actions, document, validation
+from cosmos_reason.spec import actions, document, names, validation
 from cosmos_reason.spec import values as spec_values
 
 CLIP_TIMES = ("video_start", "video_end")  # of qwen-vl-utils, seconds
@@ -68,17 +68,29 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
     return found
 
 
-def clip_times(case: Case) -> list[f.Finding]:
-    """Return an error about the part of a clip that qwen-vl-utils would cut out, for a training
-    that would see all of it: the embedded engine, and cosmos-rl with our dataset script."""
+def unread_vision(case: Case) -> list[f.Finding]:
+    """Return errors about keys of frames that nothing reads, for a training whose frames are
+    sampled here: the embedded engine, and cosmos-rl with our dataset script."""
     if case.action not in actions.TRAINING or case.engine == "tao" or case.has_own_data:
         return []
     if models.has_script_of_guides(case.action, case.engine, case):
         return []
-    keys = [f"{case.vision}{name}" for name in CLIP_TIMES if case.has(f"{case.vision}{name}")]
-    message = "got a part of each clip, which only TAO's hook and scripts of your own cut out; "
-    message += "here the whole clip is trained on. build_dataset.py cuts by columns of times"
-    return [f.error("SPEC-ENGINE-KEY", key, message) for key in keys[:1]]
+    table = case(case.vision.removesuffix(".")) or {}
+    unread = table.keys() - document.custom_tables(case.action)["vision"]["properties"].keys()
+    found = []
+    # The part of a clip that qwen-vl-utils would cut out: all of it would be trained on.
+    times = [name for name in CLIP_TIMES if name in unread]
+    if times:
+        message = "got a part of each clip, which only TAO's hook and scripts of your own cut out; "
+        message += "here the whole clip is trained on. build_dataset.py cuts by columns of times"
+        found.append(f.error("SPEC-ENGINE-KEY", f"{case.vision}{times[0]}", message))
+    for name in sorted(unread.difference(CLIP_TIMES)):
+        if names.near_in_custom(case.action, f"{case.vision}{name}"):
+            continue  # a misspelling, which is told as one
+        message = f"engine {case.engine} does not read it: frames are sampled here, by PyAV"
+        fix = Fix(changes={f"{case.vision}{name}": None})
+        found.append(f.error("SPEC-ENGINE-KEY", f"{case.vision}{name}", message, fix))
+    return found
 
 
 def unread_keys(case: Case) -> set[str]:
