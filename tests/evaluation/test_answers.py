@@ -51,11 +51,13 @@ def test_no_more_is_misjudged_or_unread_than_before(half):
     assert found.unread <= 0.45
 
 
-@pytest.mark.parametrize("name", "ab")
-def test_answers_written_from_the_page_are_read_as_it_says(name):
+@pytest.mark.parametrize(
+    ("name", "agreement"), [("a", 0.95), ("b", 0.95), ("c", 0.89), ("d", 0.92)]
+)
+def test_answers_written_from_the_page_are_read_as_it_says(name, agreement):
     found = answer_set.tally_blind(answer_set.blind(name))
     assert found.accepted_wrong <= 0.005 and found.misread <= 0.003, found.differing
-    assert found.committed >= 0.99 and found.agreement >= 0.95, found.differing
+    assert found.committed >= 0.99 and found.agreement >= agreement, found.differing
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,24 @@ def test_what_stands_beside_an_answer_may_undo_it(question, gt, response, answer
     assert read(question, gt, response).answer == answer
 
 
-def test_no_hostile_answer_is_right():
-    assert answer_set.tally_blind(answer_set.hostile()).accepted_wrong == 0
+@pytest.mark.parametrize("name", ["hostile", "hostile_2"])
+def test_no_hostile_answer_is_right(name):
+    assert answer_set.tally_blind(answer_set.hostile(name)).accepted_wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "response", "is_right"),
+    [
+        ("How fast is the car, in kilometers per hour?", "72 km/h", True),
+        ("How fast is the car, in kilometers per hour?", "72 mph", False),
+        ("What is the speed (miles per hour)?", "72 mph", True),
+        ("What heart rate is shown, in beats per minute?", "72 bpm", True),
+        ("What heart rate is shown?", "72 bpm", True),
+        ("Please rate the match from 1 to 100.", "72 bpm", False),
+    ],
+)
+def test_a_unit_that_the_question_asks_for_is_the_one_meant(question, response, is_right):
+    assert answers.verdict(question, "72", response, "number").correct is is_right
 
 
 def test_thinking_before_a_response_changes_nothing():

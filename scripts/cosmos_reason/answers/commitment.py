@@ -223,6 +223,9 @@ _DENIED_AFTER = re.compile(
     r"|likely)\b|[\s\W]*(?:不对|不正确|错)",
     re.I,
 )
+# "It's yes that I can exclude": what the clause says of it may be anything.
+_IT_IS_X = re.compile(r"\b(?:it(?:['’]s| is| was)|this is|that is)\s*\Z", re.I)
+_THAT_ONE = re.compile(r"\W*(?:that|which) (?:i|we|you|one|he|she|they)\b", re.I)
 _OR = re.compile(r"\W*(?:or|and|/|&|und|oder|ou|et|或|和)(?:\W|$)", re.I)
 _TURNING = "but however although though except yet aber mais pero"
 _TURN = re.compile(_any(_TURNING) + "|但|然而|不过", re.I)
@@ -495,7 +498,7 @@ def _is_void(one: Commitment, text: str) -> bool:
     beside = _BECAUSE.split(_OWN_WORDS.sub("", after), maxsplit=1)[0]
     if _REPORT.search(_OWN_WORDS.sub("", before)) or _REPORT.search(beside[:40]):
         return True
-    if _NOT_BEFORE.search(before):
+    if _NOT_BEFORE.search(before) or (_IT_IS_X.search(before) and _THAT_ONE.match(after)):
         return True
     return bool(one.form != "leading verdict" and _DENIED_AFTER.match(after))
 

@@ -89,9 +89,14 @@ _ASKED = re.compile(
     re.I,
 )
 _HOW = re.compile(r"\bhow (tall|high|long|wide|deep|old|far|fast|heavy|large|big)\b", re.I)
-_RATED = re.compile(r"\b(?:scores?|rat(?:e|ing)|scale)\b", re.I)  # then "4/5" is 4 of 5, not 0.8
+# Then "4/5" is 4 of 5, not 0.8. A heart rate is no rating: to rate is what the question asks for.
+_RATED = re.compile(
+    r"\b(?:scores?|rating|scale)\b|(?:^|[.,;:!?\n]|\b(?:please|to|and))\s*rate\b", re.I
+)
 _ASKED_UNIT = re.compile(
-    r"\b(?:in|unit:?|as) (?:the )?([a-z/%°]{1,12})\b|\(([a-z/%°]{1,10})\)", re.I
+    r"\b(?:in|unit:?|as) (?:the )?([a-z/%°]{1,12}(?: per [a-z]{1,10})?)\b"
+    r"|\(([a-z/%°]{1,12}(?: per [a-z]{1,10})?)\)",
+    re.I,
 )
 # The words at which a noun phrase of a question ends.
 _STOP_WORDS = """
