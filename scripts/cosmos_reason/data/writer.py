@@ -1,4 +1,4 @@
-"""Items written as a dataset: split by source clip, stratified by answer, with media beside the
+"""Items written as a dataset, in the splits that `splits.planned` gave them, with media beside the
 annotations."""
 
 from __future__ import annotations
