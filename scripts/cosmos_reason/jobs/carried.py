@@ -268,7 +268,8 @@ def _readme(
     if job.image:
         lines.append(f"- image {job.image}")
         if site and site.is_offline and job.platform == "docker":
-            lines[-1] += ", which is not pulled there: `docker save -o image.tar IMAGE`, there `docker load -i image.tar`"
+            save, load = "docker save -o image.tar IMAGE", "docker load -i image.tar"
+            lines[-1] += f", which is not pulled there: `{save}` here, `{load}` there"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
         lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")

@@ -1,6 +1,6 @@
 """From flags and a spec to a recorded, running job: what a launch is (`read`), what would run
-(`plan`), the start (`submit`) and the next attempt (`retry`). Both go through `_prepare`; acting, it
-also asks the machine that will run the job, and fetches inputs."""
+(`plan`), the start (`submit`) and the next attempt (`retry`). Both go through `_prepare`, which,
+acting, also asks the machine that will run the job, and fetches inputs."""
 
 from __future__ import annotations
 
