@@ -924,6 +924,25 @@ def test_a_model_is_fetched_to_the_disk_of_who_submits(platform, is_here, names,
     assert [finding.id for finding in found] == (["PRE-DISK"] if names else [])
 
 
+@pytest.mark.parametrize(
+    ("engine", "model", "gib", "warns"),
+    [
+        ("tao", "nvidia/Cosmos3-Nano", 383, True),
+        ("tao", "nvidia/Cosmos3-Nano", 384, False),
+        ("cosmos-rl", "nvidia/Cosmos3-Nano", 383, False),
+        ("tao", "nvidia/Cosmos-Reason2-2B", 383, False),
+    ],
+)
+def test_the_disk_that_nvidia_wants_for_nano(engine, model, gib, warns):
+    table = spec.template("train")
+    spec.set_value(table, "policy.model_name_or_path", model)
+    spec.set_value(table, "train.ckpt.max_keep", 1)
+    case = Case("train", engine, table)
+    launch = Preflight("docker", PreflightOptions(), 0, engine, "", case, gpus_per_node=1)
+    launch.machine, launch.outputs = FullDisk(gib), ["/out"]
+    assert [finding.id for finding in access.disks(launch)] == ["PRE-DISK-NVIDIA"] * warns
+
+
 @pytest.mark.parametrize("is_lora", [False, True])
 @pytest.mark.parametrize("room", [0.5, 1, 2, 3, 4])
 def test_a_small_disk_gets_no_more_checkpoints_than_fit(room, is_lora):

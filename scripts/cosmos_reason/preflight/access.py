@@ -19,6 +19,7 @@ from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.checkpoints import conversion, run_outputs
 from cosmos_reason.data import json_stream
 from cosmos_reason.data.annotations import locate
+from cosmos_reason.estimate.gpu_memory import geometry
 from cosmos_reason.jobs.platforms.machines import unseen_paths
 from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.preflight.memory import kept_checkpoints
@@ -236,6 +237,32 @@ def disks(preflight: Preflight) -> Iterator[Finding]:
             yield findings.error("PRE-OUTPUT", need.path, message, f"ls -ld {need.path}")
     for file_system in file_systems.values():
         yield from _too_small(preflight.case, file_system, kept, each)
+    yield from _below_the_gate_of_nvidia(preflight, list(file_systems.values()))
+
+
+def _below_the_gate_of_nvidia(
+    preflight: Preflight, file_systems: list[FileSystem]
+) -> Iterator[Finding]:
+    """Warn of outputs on a disk with which NVIDIA's own launcher would not start this training.
+
+    A converted folder no longer says what it is called: its widths do.
+    """
+    case = preflight.case
+    if case is None or preflight.engine != "tao" or case.action != "train":
+        return
+    for name, facts in model_names.published().items():
+        wanted = facts.get("tao_train_disk_gib")
+        if wanted is None or geometry(name) != geometry(case.model):
+            continue
+        for file_system in file_systems:
+            outputs = [need.path for need in file_system.needs if not need.is_limit]
+            if outputs and file_system.free_gib < wanted:
+                message = (
+                    f"got {file_system.free_gib:.1f} GiB free at {outputs[0]}; NVIDIA's launcher "
+                    f"trains {name} in its container only with {wanted} GiB free, and nobody here "
+                    "has seen what that image writes besides checkpoints"
+                )
+                yield findings.warning("PRE-DISK-NVIDIA", outputs[0], message)
 
 
 def _needs(preflight: Preflight, checkpoints_gib: float) -> list[Need]:
