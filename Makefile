@@ -13,7 +13,8 @@ QUANTIZES := .venv/quantizes
 # Its torch is another than the training engine's.
 COSMOS := .venv-cosmos-rl
 COSMOS_RL := $(shell sed -n 's/^    package: *//p' skill_info.yaml)
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+# Compiled when it is first used: installing takes half the time.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 NAME := tao-finetune-cosmos-reason
 VERSION := $(shell sed -n 's/^skill_version: *//p' skill_info.yaml)
 # What users get: `make dist` packs it, evals/run.py installs it.
@@ -47,8 +48,7 @@ $(QUANTIZES): $(INSTALLED) requirements-quantize.txt
 $(TOOLS): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("got Python %d.%d, expected 3.11 or newer: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@# Compiled when it is first used: installing takes half the time.
-	@$(PIP) --no-compile -r requirements.txt
+	@$(PIP) -r requirements.txt
 	@printf '#!/bin/sh\nexec "%s/python" "%s/scripts/cosmos_reason/command.py" "$$@"\n' "$(CURDIR)/$(BIN)" "$(CURDIR)" > $(BIN)/cosmos-reason
 	@chmod +x $(BIN)/cosmos-reason
 	@touch $@
@@ -77,8 +77,9 @@ $(COSMOS)/installed: requirements-cosmos-rl.txt requirements.txt
 demo: $(INSTALLED)
 	$(BIN)/python scripts/run_demo.py --model $(MODEL) --seed $(SEED)
 
-# All that a change has to pass.
-ci: lint
+# All that a change has to pass. The servers are installed while Python's packages are.
+ci:
+	tests/integration/install.sh & servers=$$!; $(MAKE) lint && wait $$servers
 	$(BIN)/python tools/without_servers.py $(MAKE) test
 	$(MAKE) test-promises
 
@@ -87,10 +88,10 @@ ci: lint
 test: $(DEVELOPED)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/integration -m "not integration and not release"
 
-# One integration test per promise of README, on two workers.
+# One integration test per promise of README, on two workers; the longest, a scan of the skill, first.
 test-promises: $(DEVELOPED)
 	tests/integration/install.sh
-	$(BIN)/python -m pytest -m promise -n 2 --dist loadfile --no-loadscope-reorder tests/integration
+	$(BIN)/python -m pytest -m promise -n 2 --dist loadfile --no-loadscope-reorder tests/integration/skill tests/integration
 
 # Servers, a browser, environments of other versions; PART=slurm runs one folder of tests/integration.
 # Installs Debian packages when run as root.

@@ -75,22 +75,22 @@ def test_both_directions_are_those_of_the_dequantized_weight(wide, high, bias):
 
 def test_training_goes_as_on_the_base_itself_and_on_after_a_stop(trained, dataset, tmp_path):
     spec = short_training(trained, dataset, tmp_path / "out")
-    often = {"train__ckpt__save_freq": 6, "validation__freq": 6}
+    often = {"train__ckpt__save_freq": 4, "validation__freq": 4}
     with one_thread():
         for name, how in (("plain", {"policy__lora": LORA}), ("fp8", FP8)):
             spec["train"]["timestamp"] = name
-            run(spec, **how, **often, train__max_num_steps=12, train__epoch=12)
+            run(spec, **how, **often, train__max_num_steps=8, train__epoch=8)
         out = tmp_path / "out"
         plain, found = losses(out / "plain"), losses(out / "fp8")
-        assert len(plain) == len(found) == 12 and found != plain
+        assert len(plain) == len(found) == 8 and found != plain
         assert statistics.mean(found) == pytest.approx(statistics.mean(plain), rel=0.01)
-        expected = load_file(out / "fp8" / "safetensors" / "step_12" / "adapter_model.safetensors")
+        expected = load_file(out / "fp8" / "safetensors" / "step_8" / "adapter_model.safetensors")
         for part in ("checkpoints", "safetensors"):
             shutil.rmtree(out / "plain" / part)
-            shutil.rmtree(out / "fp8" / part / "step_12")
+            shutil.rmtree(out / "fp8" / part / "step_8")
         run(spec, train__timestamp="again", train__resume=True)
-    assert losses(out / "again") == found[6:]
-    again = load_file(out / "again" / "safetensors" / "step_12" / "adapter_model.safetensors")
+    assert losses(out / "again") == found[4:]
+    again = load_file(out / "again" / "safetensors" / "step_8" / "adapter_model.safetensors")
     assert all(torch.equal(again[name], expected[name]) for name in expected)
     assert not [name for name in expected if "lora_" not in name]
 

@@ -87,20 +87,23 @@ def edited(record, key, value):
     return changed
 
 
+KINDS = [(None, {}), ("x", {}), (None, RUNNING), (..., RUNNING)]
+
+
 @pytest.mark.parametrize(
-    ("value", "state"),
-    [(None, {}), ("x", {}), (None, RUNNING), (..., RUNNING)],
-    ids=["null", "text", "null while running", "missing while running"],
+    ("value", "state"), KINDS, ids=["null", "text", "null while running", "missing while running"]
 )
 def test_no_reader_of_an_edited_record_breaks(scripts, folder, monkeypatch, value, state):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("sys.argv", ["launch_job.py", "--json"])
     file = folder / "job.json"
     whole = file.read_text()
+    # Each command reads a third of the edits of a kind, another third of the next kind.
+    kind = KINDS.index((value, state))
     try:
-        for key in [*REQUIRED, *NESTED]:
+        for number, key in enumerate([*REQUIRED, *NESTED]):
             file.write_text(json.dumps(edited(json.loads(whole) | state, key, value)))
-            for name, words in lines(folder):
+            for name, words in list(lines(folder))[(number + kind) % 3 :: 3]:
                 if state and words[0] == "retry":
                     # A sound record of a job that turns out to have failed would be started again.
                     continue

@@ -428,9 +428,9 @@ def test_an_edited_spec_is_noticed(site):
     )
 
 
-def test_a_thousand_jobs_are_listed_by_their_newest(site):
+def test_hundreds_of_jobs_are_listed_by_their_newest(site):
     record = jobs.Job.load(site.submit())
-    for number in range(1000):
+    for number in range(200):
         name = f"train-20250101-{number:06d}-abcdef"
         folder = site.jobs / name
         folder.mkdir()
@@ -440,7 +440,7 @@ def test_a_thousand_jobs_are_listed_by_their_newest(site):
             record.to_json() | {"job_id": name, "state": "COMPLETE", "reason": ""},
         )
     done = run_script("launch_job.py", "list", "--jobs-dir", site.jobs)
-    assert "and 981 older" in done.stdout
+    assert "and 181 older" in done.stdout
 
 
 def test_secrets_reach_the_work_and_nothing_else(site):

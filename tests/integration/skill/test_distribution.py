@@ -232,10 +232,9 @@ def test_claude_plugin_validate(release, tmp_path):
         assert report["success"] and report["provides"]["skills"] == [f"{NAME}:{NAME}"]
 
 
-@pytest.mark.promise
 @pytest.mark.integration
 def test_skill_scanner_finds_nothing_grave_in_what_is_installed(checkout, tmp_path):
-    """`npx skills add` copies all that is tracked."""
+    """`npx skills add` copies all that is tracked: with the tests it takes minutes of one core."""
     installed = tmp_path / NAME  # without the archive that other tests make there
     shutil.copytree(checkout, installed, ignore=shutil.ignore_patterns(".git", "dist"))
     found = scanned(installed)
@@ -243,6 +242,7 @@ def test_skill_scanner_finds_nothing_grave_in_what_is_installed(checkout, tmp_pa
     assert not grave, sorted(grave, key=str)
 
 
+@pytest.mark.promise
 @pytest.mark.integration
 def test_skill_scanner_finds_nothing_of_medium_severity_or_above_in_the_release(release):
     found = scanned(release)
