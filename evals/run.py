@@ -55,8 +55,9 @@ runs: characters that the agent received, commands that it ran, dead ends, secon
 `evals/run.py table` from `evals/results/`; a run that was not made is `not run`.
 
 What only the skill's programs write (`mapping.yaml`, a document of findings) is part of what is
-right, and no agent without the skill writes it. The skill's own page is 6,900 of the characters
-(7,700 in most of the first two runs).
+right, and no agent without the skill writes it: of accuracy, compare, dead-runs and dataset-faults
+they told the same numbers, causes and faults in files of their own. The skill's own page is 6,900
+of the characters (7,700 in most of the first two runs).
 
 | task | skill | model | runs | right | characters | commands | dead ends | seconds |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
