@@ -21,8 +21,7 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.jobs import diagnosis
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import diagnosis, record
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document
 
@@ -46,7 +45,7 @@ def parser() -> cli.Parser:
         "job, the one that the log names, or one of the log's own name beside it)",
     )
     parser.add_argument(
-        "--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)"
+        "--jobs-dir", help=f"folder of all jobs (default: ${record.JOBS_DIR_VARIABLE} or ./jobs)"
     )
     parser.add_argument(
         "--list-checks",
@@ -130,7 +129,7 @@ def of_log(log: str, jobs_dir: str | None, spec: Path | None) -> list[Finding]:
     if folder and spec is None:
         return of_job(folder)
     about_spec = []
-    path = folder / jobs.LOG if folder else Path(log)
+    path = folder / record.LOG if folder else Path(log)
     if spec is None:
         spec, about_spec = (None, [no_spec("stdin", "-", [])]) if log == "-" else spec_of(path)
     action = actions.of_file(spec) if spec else ""
@@ -149,10 +148,10 @@ def of_stdin(action: str) -> list[Finding]:
 
 def job_of(log: str, jobs_dir: str | None) -> Path | None:
     """Return the folder of the job that is meant, by its id, its folder or the log in that."""
-    if jobs.ID.fullmatch(log) or jobs.is_path(log):
-        return jobs.folder(jobs.root(jobs_dir), log)
+    if record.ID.fullmatch(log) or record.is_path(log):
+        return record.folder(record.root(jobs_dir), log)
     folder = os.path.dirname(os.path.abspath(log))
-    is_log = os.path.basename(log) == jobs.LOG and jobs.is_path(folder)
+    is_log = os.path.basename(log) == record.LOG and record.is_path(folder)
     return Path(folder) if is_log else None
 
 
@@ -187,12 +186,12 @@ def ways_to_spec(log: Path) -> dict[str, list[Path]]:
     with open(log, encoding="utf-8", errors="replace") as stream:
         named = diagnosis.specs_named(diagnosis.read_lines(stream))
     above = Path(os.path.abspath(log)).parents
-    job = next((folder for folder in above if jobs.is_path(str(folder))), None)
+    job = next((folder for folder in above if record.is_path(str(folder))), None)
     return {
         "the log names it": [
             place for name in named for place in (Path(name), log.parent / Path(name).name)
         ],
-        "it is that of the job in whose folder the log lies": [job / jobs.SPEC] if job else [],
+        "it is that of the job in whose folder the log lies": [job / record.SPEC] if job else [],
         "it has the log's name": [log.with_suffix(suffix) for suffix in document.SUFFIXES],
     }
 
@@ -227,21 +226,21 @@ def of_job(folder: Path) -> list[Finding]:
     """Return the findings with what the job's record knows: what failed for a passing reason is
     tried again, and fixes name the job's own folders."""
     job = Job.load_unchecked(folder)
-    has_failed = job.state in (jobs.ERROR, jobs.CANCELED)
+    has_failed = job.state in (record.ERROR, record.CANCELED)
     reason = f"the job's record says: {job.reason or 'nothing'}"
     action = folder.name.partition("-")[0]
     found = []
-    for finding in of_file(folder / jobs.LOG, action):
+    for finding in of_file(folder / record.LOG, action):
         if finding.id == "EVAL-ALL-FAILED":
             finding = replace(finding, message=f"{finding.message}; {reason}")
         if has_failed and finding.data.get("transient"):
-            found.append(replace(finding, fix=jobs.command("retry", folder)))
+            found.append(replace(finding, fix=record.command("retry", folder)))
         else:
             found.append(diagnosis.for_job(finding, job))
-    if job.state == jobs.ERROR and not findings.has_errors(found):
+    if job.state == record.ERROR and not findings.has_errors(found):
         message = f"got no known error in the log; {reason}"
         was_killed = job.exit_code is None or job.exit_code - 128 in KILLED
-        fix = jobs.command("retry" if was_killed else "logs", folder)
+        fix = record.command("retry" if was_killed else "logs", folder)
         found.append(findings.error("LOG-UNKNOWN", folder.name, message, fix))
     return found
 

@@ -44,8 +44,7 @@ from cosmos_reason.base.findings import (
     say,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import options
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import options, record
 from cosmos_reason.jobs.record import Job
 
 # Each verb imports what it needs: --help, and a look at a job, need none of what a launch reads.
@@ -70,7 +69,8 @@ def parser() -> cli.Parser:
         added = verbs.add_parser(name, common=common, help=purpose, description=purpose)
         added.set_defaults(main=function)
         added.add_argument(
-            "--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)"
+            "--jobs-dir",
+            help=f"folder of all jobs (default: ${record.JOBS_DIR_VARIABLE} or ./jobs)",
         )
         cli.add_output_flags(added, lines=function is watch_)
         return added
@@ -227,7 +227,7 @@ def launch_of(args: argparse.Namespace, **more: Any) -> options.Launch:
     return launch.read(
         args.spec.absolute(),
         platform,
-        jobs.root(args.jobs_dir),
+        record.root(args.jobs_dir),
         Path.cwd(),
         action=args.action,
         engine=args.engine,
@@ -238,7 +238,7 @@ def launch_of(args: argparse.Namespace, **more: Any) -> options.Launch:
 
 
 def folder(args: argparse.Namespace) -> Path:
-    return jobs.folder(jobs.root(args.jobs_dir), args.job_id)
+    return record.folder(record.root(args.jobs_dir), args.job_id)
 
 
 # -- what begins a job -------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def retry(args: argparse.Namespace) -> cli.Outcome:
 
     refuse_full(args.output)
     place = site.read(args.site) if args.site else None
-    home, is_carried = jobs.root(args.jobs_dir), args.output is not None
+    home, is_carried = record.root(args.jobs_dir), args.output is not None
     asked = launch.next_attempt(folder(args), home, args.memory, place, is_carried)
     if not args.output:
         return started(*launch.submit(asked))
@@ -341,7 +341,7 @@ def retry(args: argparse.Namespace) -> cli.Outcome:
 def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
     if has_errors(found):
         return cli.Outcome(job.to_json() if job else {}, found)
-    return cli.Outcome(job.to_json(), found, job.job_id, jobs.words("watch", job.folder))
+    return cli.Outcome(job.to_json(), found, job.job_id, record.words("watch", job.folder))
 
 
 def describe(args: argparse.Namespace) -> cli.Outcome:
@@ -376,7 +376,7 @@ def adopt(args: argparse.Namespace) -> cli.Outcome:
     from cosmos_reason.jobs import adoption
 
     place = site.read(args.site) if args.site else None
-    job, found = adoption.adopt(args.folder, jobs.root(args.jobs_dir), place, args.stopped)
+    job, found = adoption.adopt(args.folder, record.root(args.jobs_dir), place, args.stopped)
     return described(job, job.to_json(), found)
 
 
@@ -391,7 +391,7 @@ def status(args: argparse.Namespace) -> cli.Outcome:
     job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
     damaged = evidence.damaged_since(job)
     if damaged and has_errors([damaged]):
-        job = dataclasses.replace(job, state=jobs.ERROR, reason=damaged.message)
+        job = dataclasses.replace(job, state=record.ERROR, reason=damaged.message)
     result = job.to_json() | {"progress": progress.plain(progress.newest(job.folder))}
     if job.retry_of:
         result["attempts"] = in_words.attempts(job)
@@ -408,10 +408,10 @@ def described(job: Job, result: dict, found: list[Finding] | None = None) -> cli
 
 def next_command(job: Job) -> tuple:
     if not job.has_ended:
-        return jobs.words("watch", job.folder)
-    if job.state == jobs.COMPLETE and job.action == "train":
+        return record.words("watch", job.folder)
+    if job.state == record.COMPLETE and job.action == "train":
         return ("select_checkpoint.py", str(job.folder))
-    if job.state == jobs.COMPLETE and job.action == "evaluate":
+    if job.state == record.COMPLETE and job.action == "evaluate":
         return ("score_predictions.py", job.outputs.get("results_dir"))
     return ()
 
@@ -424,8 +424,8 @@ def logs(args: argparse.Namespace) -> cli.Outcome:
     found = []
     if not lines:
         message = f"nothing is printed yet; the job was {job.state} when it was last asked about"
-        found = [info("JOB-LOG-EMPTY", job.job_id, message, jobs.command("status", job.folder))]
-    result = {"log": str(job.folder / jobs.LOG), "lines": lines}
+        found = [info("JOB-LOG-EMPTY", job.job_id, message, record.command("status", job.folder))]
+    result = {"log": str(job.folder / record.LOG), "lines": lines}
     return cli.Outcome(result, found, "\n".join(lines))
 
 
@@ -438,12 +438,12 @@ def watch_(args: argparse.Namespace) -> cli.Outcome:
     except KeyboardInterrupt:
         say(f"{args.job_id} goes on without being watched")
         raise
-    if job.state == jobs.COMPLETE:
+    if job.state == record.COMPLETE:
         return described(job, job.to_json())
     message = f"{job.state}: {job.reason}"
-    fix = jobs.command("retry" if job.state == jobs.CANCELED else "logs", job.folder)
+    fix = record.command("retry" if job.state == record.CANCELED else "logs", job.folder)
     if "not_uploaded" in job.evidence:
-        fix = jobs.command("upload", job.folder)
+        fix = record.command("upload", job.folder)
     ending = error("JOB-NOT-COMPLETE", args.job_id, message, fix, job=job.to_json())
     causes = [Finding(**finding) for finding in job.diagnosis]
     raise Failure([ending, *causes], EXIT_OUTSIDE)
@@ -457,7 +457,7 @@ def recorded(args: argparse.Namespace, moments: Iterator) -> Iterator:
     written_at = -math.inf
     for job, lines in moments:
         if args.tensorboard and events is None:
-            began = jobs.seconds(job.created_at)
+            began = record.seconds(job.created_at)
             name = f"events.out.tfevents.{began:.0f}.{job.job_id}"
             events = tensorboard.Events(args.tensorboard / name, began)
         for line in lines if events else ():
@@ -513,7 +513,7 @@ def upload(args: argparse.Namespace) -> cli.Outcome:
 def list_(args: argparse.Namespace) -> cli.Outcome:
     from cosmos_reason.jobs import listing
 
-    folder = jobs.root(args.jobs_dir)
+    folder = record.root(args.jobs_dir)
     listed, found = listing.current(folder)
     if not (listed or found):
         say(f"no jobs in {folder}")
@@ -535,7 +535,7 @@ def as_it_is(job: Job) -> Job:
 
     damaged = evidence.damage_in_list(job)
     if damaged and has_errors([damaged]):
-        return dataclasses.replace(job, state=jobs.ERROR, reason=damaged.message)
+        return dataclasses.replace(job, state=record.ERROR, reason=damaged.message)
     return job
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
-from cosmos_reason.jobs import listing
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import listing, record
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document, origins
 
@@ -35,7 +34,7 @@ def parser() -> cli.Parser:
     parser = cli.Parser(__doc__)
     parser.add_argument("folder", nargs="?", type=cli.local, default=Path(), help="default: here")
     parser.add_argument(
-        "--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)"
+        "--jobs-dir", help=f"folder of all jobs (default: ${record.JOBS_DIR_VARIABLE} or ./jobs)"
     )
     cli.add_output_flags(parser)
     return parser
@@ -46,7 +45,7 @@ def main(args) -> cli.Outcome:
         raise f.bad_input("FILE-MISSING", args.folder, "there is no such folder")
     os.chdir(args.folder)  # what follows is pasted there
     found = look()
-    jobs_dir = jobs.path_of_root(args.jobs_dir)
+    jobs_dir = record.path_of_root(args.jobs_dir)
     listed, problems = listing.current(jobs_dir) if jobs_dir.is_dir() else ([], [])
     rows = [{"job_id": one.job_id, "state": one.state, "reason": one.reason} for one in listed]
     result = found | {"jobs": rows}
@@ -99,7 +98,7 @@ def folders() -> Iterator[tuple[Path, list[str]]]:
         except OSError:
             continue
         names = [entry.name for entry in entries if entry.is_file()]
-        if jobs.RECORD in names:
+        if record.RECORD in names:
             continue
         yield folder, names
         if depth == DEEP or {"annotations.json", "config.json", "study.json"} & set(names):
@@ -125,8 +124,8 @@ def following(found: dict[str, list[str]], listed: list[Job]) -> tuple[str, ...]
     if listed:
         newest = listed[0]
         if not newest.has_ended:
-            return jobs.words("watch", newest.folder)
-        if newest.state != jobs.COMPLETE:
+            return record.words("watch", newest.folder)
+        if newest.state != record.COMPLETE:
             return ("diagnose_log.py", newest.job_id)
         if newest.action == "train":
             return ("select_checkpoint.py", files.from_here(newest.folder))

@@ -29,8 +29,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, findings, job_folder, site
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import options, platforms, run_time
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import options, platforms, record, run_time
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.rules import in_words
 from cosmos_reason.rules.case import Case
@@ -374,7 +373,7 @@ def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time
     groups = there.plan["groups"]
     is_here = there.plan["platform"] == "local" and not there.plan.get("site")
     names = local.gpu_names(groups[0]) if is_here else []
-    one = run_time.predict(case, groups[0], jobs.path_of_root(None), args.seconds_per_step, names)
+    one = run_time.predict(case, groups[0], record.path_of_root(None), args.seconds_per_step, names)
     return one.times(summary.rounds(left, groups), left)
 
 

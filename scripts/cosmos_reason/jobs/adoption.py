@@ -27,15 +27,14 @@ from cosmos_reason.base.findings import (
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import Site
-from cosmos_reason.jobs import carried, claims, evidence, inputs
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import carried, claims, evidence, inputs, record
 from cosmos_reason.jobs.platforms import slurm
 from cosmos_reason.jobs.platforms.docker import DEFAULT_HOST, client
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document
 
 # Of what a run leaves beside its results, what the record needs.
-KEPT = (jobs.LOG, jobs.METRICS, "node-*.log", "run.*", "node*.exit", "slurm.*")
+KEPT = (record.LOG, record.METRICS, "node-*.log", "run.*", "node*.exit", "slurm.*")
 CLOCKS = 300  # seconds by which the clock of a storage may be behind that of a node
 
 
@@ -59,15 +58,15 @@ def adopt(
         message += "; README.md has the line that starts it"
         raise bad_input("JOB-ADOPT", folder, message)
     home = jobs_dir / job_id[0]
-    if (home / jobs.RECORD).is_file() and not Job.load(home).is_adopted:
+    if (home / record.RECORD).is_file() and not Job.load(home).is_adopted:
         message = "that job was submitted here, and its record stays"
-        raise bad_input("JOB-ADOPT", home, message, jobs.command("status", home))
+        raise bad_input("JOB-ADOPT", home, message, record.command("status", home))
     job, table, found = _job(folder, home, rendered, site)
     started = _words(folder / (slurm.script.STARTED if job.platform == "slurm" else "run.started"))
     if not started or not started[0].isdecimal():
         message = "got no time of its start: the work itself was not begun; log.txt may say why"
         raise bad_input("JOB-ADOPT", folder, message)
-    began = jobs.time_text(int(started[0]))
+    began = record.time_text(int(started[0]))
     job = replace(job, created_at=began, started_at=began)
     end = _end(replace(job, folder=folder))
     if end and any(end) and "requeue" in job.options and not stopped:
@@ -85,19 +84,19 @@ def adopt(
         if busy:
             raise Failure(busy, EXIT_CHECKS_FAILED)
         home.mkdir(parents=True, exist_ok=True)
-        os.close(jobs.take_lock(home))
+        os.close(record.take_lock(home))
         if home != folder:
             for kept in (path for form in KEPT for path in folder.glob(form)):
                 with files.whole_file(home / kept.name, "wb") as copy, open(kept, "rb") as source:
                     shutil.copyfileobj(source, copy)
                 shutil.copystat(kept, home / kept.name)  # SLURM's end is the time of its note
-        document.dump(table, home / jobs.SPEC, job.action, engine=job.engine)
-        digest = files.sha256(home / jobs.SPEC)
+        document.dump(table, home / record.SPEC, job.action, engine=job.engine)
+        digest = files.sha256(home / record.SPEC)
         job = replace(job, spec=job.spec | {"sha256": digest})
         earliest = (int(started[0]) - CLOCKS) * 10**9
-        stamps = jobs.stamps(job.outputs.values())
+        stamps = record.stamps(job.outputs.values())
         earlier = {path: at for path, at in stamps.items() if at < earliest}
-        files.write_json(home / jobs.BEFORE, earlier)
+        files.write_json(home / record.BEFORE, earlier)
         job = _judged(job, end)
         job.write()
     return job, found
@@ -111,7 +110,7 @@ def _rendered(folder: Path) -> dict:
         message += "was started (of docker: its jobs/ID)"
         raise bad_input("JOB-ADOPT", folder, message)
     launch = files.read_json(path)
-    names = {*jobs.FIELDS, "table"} - {"site"}
+    names = {*record.FIELDS, "table"} - {"site"}
     if not isinstance(launch, dict) or not names <= launch.keys():
         message = "got something else than the launch that plan --output writes"
         raise bad_input("JOB-ADOPT", path, message)
@@ -139,8 +138,8 @@ def _job(
 
     found = []
     table = rendered["table"]
-    in_container = (folder / jobs.CONTAINER_SPEC).is_file()
-    read = folder / (jobs.CONTAINER_SPEC if in_container else jobs.SPEC)
+    in_container = (folder / record.CONTAINER_SPEC).is_file()
+    read = folder / (record.CONTAINER_SPEC if in_container else record.SPEC)
     if carried.read_sha256(folder) != rendered["spec"]["read_sha256"]:
         message = "it was edited after it was rendered: "
         if in_container:
@@ -159,15 +158,15 @@ def _job(
         options["docker_host"] = DEFAULT_HOST
         with contextlib.suppress(Failure):
             options["docker_host"] = client.engine_host(None)
-    fields = {name: rendered.get(name) for name in jobs.FIELDS} | moved
-    spec = {"path": str(home / jobs.SPEC), "sha256": "", "source": str(read)}
+    fields = {name: rendered.get(name) for name in record.FIELDS} | moved
+    spec = {"path": str(home / record.SPEC), "sha256": "", "source": str(read)}
     fields |= {
         "job_id": home.name,
         "spec": spec | {"source_sha256": files.sha256(read)},
         "working_dir": str(Path.cwd()),
         "options": options,
         "platform_ref": {"host": socket.gethostname(), "adopted_from": str(folder)},
-        "parent_job": jobs.owner([entry["path"] for entry in moved["inputs"]]),
+        "parent_job": record.owner([entry["path"] for entry in moved["inputs"]]),
     }
     return Job(folder=home, **fields), job_folder.walked(table, here), found
 
@@ -221,4 +220,4 @@ def _judged(job: Job, end: tuple[int | None, str] | None) -> Job:
         return slurm.ended_as_noted(slurm.as_started(replace(job, started_at=None)), code, note)
     job = evidence.ended(job, code, note=note)
     noted = _words(job.folder / "run.exit")
-    return replace(job, ended_at=jobs.time_text(int(noted[1])))
+    return replace(job, ended_at=record.time_text(int(noted[1])))

@@ -20,8 +20,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import Site
 from cosmos_reason.checkpoints.conversion import PROVENANCE
-from cosmos_reason.jobs import containers, reward_files
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import containers, record, reward_files
 from cosmos_reason.jobs.platforms import docker, kubernetes, local, slurm
 from cosmos_reason.jobs.platforms.slurm import script
 from cosmos_reason.jobs.record import Job
@@ -33,10 +32,10 @@ SKILL = "skill"  # the folder with the programs
 # What starts a launch, unless --name calls it otherwise, and what else lies or comes beside it.
 START = {"local": "run.sh", "docker": "run.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
 PLACE = ("context", "namespace")  # of a cluster, as flags of kubectl
-BESIDE = ("README.md", "launch.json", jobs.SPEC, jobs.CONTAINER_SPEC, "container.schema.json",
+BESIDE = ("README.md", "launch.json", record.SPEC, record.CONTAINER_SPEC, "container.schema.json",
           "spec.schema.json",
-          "submit.sh", "environment", "skill", "home", "results", "jobs", "manifests", jobs.LOG,
-          jobs.METRICS)  # fmt: skip
+          "submit.sh", "environment", "skill", "home", "results", "jobs", "manifests", record.LOG,
+          record.METRICS)  # fmt: skip
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Job, less a pod's number
 RUN = """#!/usr/bin/env bash
 # {title}: starts the job in a container, with spec.toml beside this file.
@@ -174,9 +173,9 @@ def write(
             (work / "manifests").mkdir()
             files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
         # `table` is the spec with the paths of the place, before an image's own form of it.
-        record = job.to_json() | {"site": site.name if site else None, "table": spec}
-        record["spec"]["read_sha256"] = read_sha256(work)
-        files.write_json(work / LAUNCH, record)
+        launch = job.to_json() | {"site": site.name if site else None, "table": spec}
+        launch["spec"]["read_sha256"] = read_sha256(work)
+        files.write_json(work / LAUNCH, launch)
         page = _readme(work, job, site, output, title, start, copies(here, site))
         warned = [one for one in found if one.severity == findings.WARNING]
         if warned:
@@ -215,7 +214,7 @@ def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
 def read_sha256(folder: Path) -> str:
     """Return the hash of the spec that the program reads in a rendered folder, or in one that it
     ran in, without the line that names a schema: run.sh takes that away."""
-    named = [folder / name for name in (jobs.CONTAINER_SPEC, jobs.SPEC)]
+    named = [folder / name for name in (record.CONTAINER_SPEC, record.SPEC)]
     lines = next(path for path in named if path.is_file()).read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith(b"#:schema ")]
     return hashlib.sha256(b"".join(kept)).hexdigest()
@@ -351,7 +350,7 @@ def _write_spec(path: Path, job: Job, spec: dict) -> None:
 
 
 def _local(start: Path, job: Job, spec: dict, title: str) -> None:
-    _write_spec(start.with_name(jobs.SPEC), job, spec)
+    _write_spec(start.with_name(record.SPEC), job, spec)
     values = local.environment(job, job.command[0])
     exports = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
     text = LOCAL.format(
@@ -369,7 +368,7 @@ def _local(start: Path, job: Job, spec: dict, title: str) -> None:
 
 def _slurm(start: Path, job: Job, spec: dict, title: str) -> None:
     """Write job.sbatch: what submit hands to sbatch as flags and arguments stands in the file."""
-    _write_spec(start.with_name(jobs.SPEC), job, spec)
+    _write_spec(start.with_name(record.SPEC), job, spec)
     job = slurm.write(start.parent, job, spec)
     batch = str(job.folder / script.BATCH)
     flags = job.command[1 : job.command.index(batch)]
@@ -408,18 +407,18 @@ def _docker(
     homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
     facts = {
         "title": title,
-        "jobs_variable": jobs.JOBS_DIR_VARIABLE,
+        "jobs_variable": record.JOBS_DIR_VARIABLE,
         "user": shlex.quote(host_user) if host_user else '"$(id -u):$(id -g)"',
         "inputs": " ".join(map(shlex.quote, _inputs(job, spec))),
         "image": image,
         "fetch": fetch,
         "folders": " ".join([*homes, *map(shlex.quote, outside)]),
-        "spec": jobs.SPEC,
-        "container_spec": jobs.CONTAINER_SPEC,
+        "spec": record.SPEC,
+        "container_spec": record.CONTAINER_SPEC,
         "command": _command(job, site.get("skill_dir") if site else None),
         **_started(job),
     }
-    containers.write_spec(start.with_name(jobs.SPEC), job, spec)
+    containers.write_spec(start.with_name(record.SPEC), job, spec)
     files.write_text(start, RUN.format(**facts))
     start.chmod(0o755)
 

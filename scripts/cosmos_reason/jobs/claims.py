@@ -19,8 +19,7 @@ from pathlib import Path
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure, Finding, error
 from cosmos_reason.checkpoints.run_outputs import CLAIM
-from cosmos_reason.jobs import platforms
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import platforms, record
 
 
 @contextmanager
@@ -83,7 +82,7 @@ def _at_work(folder: Path, locked: Path | None = None) -> list[Finding]:
     or in one below it. `locked`: the folder whose claim this process has locked."""
     below = (Path(place) for place, _, _ in os.walk(folder) if Path(place) != folder)
     for place in (folder, *folder.parents, *below):
-        if jobs.ID.fullmatch(place.name) and (place / jobs.RECORD).is_file():
+        if record.ID.fullmatch(place.name) and (place / record.RECORD).is_file():
             busy = _busy_with(folder, place)
         elif (place / CLAIM).is_file():
             if place != locked and _is_locked(place / CLAIM):
@@ -102,7 +101,7 @@ def _busy_by_claim(folder: Path, place: Path) -> Finding | None:
     job, host = _read(place)
     if job is None:
         return None
-    if host != socket.gethostname() and not (job / jobs.RECORD).is_file():
+    if host != socket.gethostname() and not (job / record.RECORD).is_file():
         busy = _busy(folder, f"{job.name} of {host}, of which nothing can be known here,")
         message = f"{busy.message}; once that job has ended, delete {place / CLAIM}"
         return replace(busy, message=message)
@@ -112,7 +111,7 @@ def _busy_by_claim(folder: Path, place: Path) -> Finding | None:
 def _busy_with(folder: Path, job: Path) -> Finding | None:
     """Return an error when the job is at work."""
     if _is_running(job):
-        return _busy(folder, job.name, jobs.command("watch", job))
+        return _busy(folder, job.name, record.command("watch", job))
     return None
 
 
@@ -134,7 +133,7 @@ def _is_running(job: Path) -> bool:
         return not platforms.refresh(job).has_ended
     except Failure as failure:
         nobody_can_say = "job" in failure.findings[0].data
-        return nobody_can_say or ((job / jobs.LOCK).is_file() and not jobs.is_idle(job))
+        return nobody_can_say or ((job / record.LOCK).is_file() and not record.is_idle(job))
 
 
 def _busy(folder: Path, who: str, fix: str = "") -> Finding:

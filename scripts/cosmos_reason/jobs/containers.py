@@ -13,8 +13,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import engines, mounts, options
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import engines, mounts, options, record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document, images
@@ -106,7 +105,7 @@ def command(job: Job, spec: dict) -> list[str]:
         python=image_facts.get("python", "python3"),
         entry_script=_entry_script(job, image_facts),
         cosmos_rl="cosmos-rl",
-        config=mounts.inside(job.folder / jobs.CONTAINER_SPEC),
+        config=mounts.inside(job.folder / record.CONTAINER_SPEC),
         job=mounts.inside(job.folder),
         scripts=mounts.inside(engines.programs(job) / "scripts"),
     )
@@ -159,13 +158,13 @@ def passed(job: Job, spec: dict) -> list[str]:
 def write(folder: Path, job: Job, spec: dict) -> Job:
     """Write the container's spec and the folders of its home; returns the record with the hash of
     that spec."""
-    write_spec(folder / jobs.CONTAINER_SPEC, job, spec_inside(job, spec))
+    write_spec(folder / record.CONTAINER_SPEC, job, spec_inside(job, spec))
     for below in HOME_VARIABLES.values():
         (folder / below).mkdir(parents=True, exist_ok=True)
     cache = mounts.hub_cache(job)
     if cache:
         cache.mkdir(parents=True, exist_ok=True)
-    digest = files.sha256(folder / jobs.CONTAINER_SPEC)
+    digest = files.sha256(folder / record.CONTAINER_SPEC)
     return replace(job, spec=job.spec | {"container_sha256": digest})
 
 

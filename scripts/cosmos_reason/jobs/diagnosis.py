@@ -18,7 +18,7 @@ from typing import TextIO
 from cosmos_reason.base import files, findings, secrets
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import record
 from cosmos_reason.jobs.failed_run import FailedRun
 from cosmos_reason.jobs.options import of_record
 from cosmos_reason.jobs.options import words as launch_words
@@ -629,7 +629,7 @@ def _is_better_already(key: str, old: object, new: object) -> bool:
 
 def _places(entry: Entry, job: Job) -> dict[str, str]:
     """Return the job's folders and data, as words for the placeholders of the entry's command."""
-    words = {"job": shlex.join(jobs.words("retry", job.folder)[2:])}
+    words = {"job": shlex.join(record.words("retry", job.folder)[2:])}
     # The flags of its launch, but for the image: those errors are of an image.
     said = {name: value for name, value in of_record(job.options).items() if name not in OF_IMAGE}
     words["place"] = shlex.join([job.platform, *launch_words(said)])

@@ -20,8 +20,7 @@ from pathlib import Path
 from cosmos_reason.base import files, secrets
 from cosmos_reason.base.findings import ERROR, Failure, Finding, error, has_errors, warning
 from cosmos_reason.checkpoints import best_link, left_out, run_outputs
-from cosmos_reason.jobs import claims, progress
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import claims, progress, record
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document
 
@@ -66,13 +65,13 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         found, missing = gather(job)
     diagnosed: list[dict] = []
     if exit_code in (0, None) and not missing:
-        state = jobs.COMPLETE
+        state = record.COMPLETE
         reasons = [exit_text if exit_code is None else "", *_remarks(found)]
-    elif jobs.cancel_requested(job.folder):
-        state = jobs.CANCELED
+    elif record.cancel_requested(job.folder):
+        state = record.CANCELED
         reasons = ["canceled", missing or exit_text, _goes_on(job)]
     else:
-        state = jobs.ERROR
+        state = record.ERROR
         reasons = [missing, exit_text, note, _last_line(job)]
         if job.started_at:
             diagnosed = _diagnosed(job)
@@ -85,7 +84,7 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         state=state,
         reason=secrets.hidden("; ".join(filter(None, reasons))),
         exit_code=exit_code,
-        ended_at=jobs.now() if end_seen else jobs.time_text(_last_sign_of_life(job)),
+        ended_at=record.now() if end_seen else record.time_text(_last_sign_of_life(job)),
         evidence=job.evidence | found,
         diagnosis=diagnosed,
     )
@@ -124,7 +123,7 @@ def _goes_on(job: Job) -> str:
     if not state:
         return ""
     step = run_outputs.step_number(Path(state).parent)
-    return f"{jobs.command('retry', job.folder)} goes on from step {step}"
+    return f"{record.command('retry', job.folder)} goes on from step {step}"
 
 
 def _last_line(job: Job) -> str:
@@ -146,9 +145,9 @@ def _diagnosed(job: Job) -> list[dict]:
     from cosmos_reason.jobs import diagnosis
 
     try:
-        with open(job.folder / jobs.LOG, encoding="utf-8", errors="replace") as log:
+        with open(job.folder / record.LOG, encoding="utf-8", errors="replace") as log:
             lines = islice(diagnosis.read_lines(log), LOG_LINES)
-            found = diagnosis.diagnose(lines, jobs.LOG, job.action)
+            found = diagnosis.diagnose(lines, record.LOG, job.action)
     except FileNotFoundError:
         return []
     errors = [finding for finding in found if finding.severity == ERROR]
@@ -177,8 +176,8 @@ def describe_exit(exit_code: int) -> str:
 
 def _last_sign_of_life(job: Job) -> float:
     """Return when a job whose end nobody saw last wrote something, in seconds since the epoch."""
-    times = [jobs.seconds(job.started_at or job.created_at)]
-    for path in (job.folder / jobs.LOG, job.folder / jobs.METRICS):
+    times = [record.seconds(job.started_at or job.created_at)]
+    for path in (job.folder / record.LOG, job.folder / record.METRICS):
         if path.is_file():
             times.append(path.stat().st_mtime)
     return max(times)
@@ -258,7 +257,7 @@ def _not_uploaded(job: Job, found: dict) -> str:
     shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
     return (
         f"trained to step {found['last_step']}, the model is whole, but {len(missing)} of its "
-        f"uploads failed: {shown}; {jobs.command('upload', job.folder)} sends them again"
+        f"uploads failed: {shown}; {record.command('upload', job.folder)} sends them again"
     )
 
 
@@ -298,7 +297,7 @@ def _of_run(job: Job, run: Path) -> dict:
 def _skipped_in_log(job: Job) -> dict:
     """Return the records that cosmos-rl's dataset script left out, as its log names them: one that
     several processes came upon counts once."""
-    path = job.folder / jobs.LOG
+    path = job.folder / record.LOG
     if not path.is_file():
         return {}
     records = defaultdict(set)
@@ -307,9 +306,9 @@ def _skipped_in_log(job: Job) -> dict:
         for line in islice(log, LOG_LINES):
             skipped = SKIPPED.search(line)
             if skipped:
-                record, table, total = skipped.groups()
+                name, table, total = skipped.groups()
                 key = SKIPPED_OF[table]
-                records[key].add(record)
+                records[key].add(name)
                 totals[key] = int(total)
     found: dict = {}
     for key, lost in records.items():
@@ -350,9 +349,9 @@ def damage_in_list(job: Job) -> Finding | None:
     """Return what `damaged_since` finds, and look only where something of the model was written,
     added or taken away since the job ended: a list is to be quick."""
     path = Path(str(job.evidence.get("checkpoint") or ""))
-    if job.state != jobs.COMPLETE or not path.name or not job.ended_at:
+    if job.state != record.COMPLETE or not path.name or not job.ended_at:
         return None
-    ended = jobs.seconds(job.ended_at)
+    ended = record.seconds(job.ended_at)
     try:
         newest = max(one.stat().st_mtime for one in [path, *path.iterdir()])
     except OSError:  # gone, or not to be looked into
@@ -364,7 +363,7 @@ def damaged_since(job: Job) -> Finding | None:
     """Return an error for a job that left a whole model which is damaged by now: sizes, headers and
     a sample of each tensor are read, where the folder is here. A warning where it is gone."""
     path = Path(str(job.evidence.get("checkpoint") or ""))
-    if job.state != jobs.COMPLETE or not path.name:
+    if job.state != record.COMPLETE or not path.name:
         return None
     if not path.is_dir():
         output = next(iter(job.outputs.values()), "")
@@ -404,15 +403,15 @@ def _of_own_quantization(job: Job, model: Path) -> tuple[dict, str]:
     original where that was asked for."""
     from cosmos_reason.checkpoints import quantized
 
-    record = quantized.read_record(model)
-    if not record or not job.wrote([model / quantized.RECORD]):
+    made = quantized.read_record(model)
+    if not made or not job.wrote([model / quantized.RECORD]):
         return {}, f"no quantized model was written in {model}"
-    if record["job_id"] != job.folder.name:
-        return {}, f"{model} was written by {record['job_id'] or 'no job'}"
-    found = {"checkpoint": str(model), "verdict": record["verdict"]}
+    if made["job_id"] != job.folder.name:
+        return {}, f"{model} was written by {made['job_id'] or 'no job'}"
+    found = {"checkpoint": str(model), "verdict": made["verdict"]}
     spec = document.with_defaults("quantize", document.load(job.spec_path))
-    if not record["trial"] and not spec["quantize"]["skip_test_generation"]:
+    if not made["trial"] and not spec["quantize"]["skip_test_generation"]:
         return found, "the quantized model has answered nothing"
-    if not record["accuracy"] and spec["evaluation"]["annotation_path"]:
+    if not made["accuracy"] and spec["evaluation"]["annotation_path"]:
         return found, "original and quantized model were not compared"
     return found, _damage(quantized.verify(model))

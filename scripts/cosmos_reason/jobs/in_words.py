@@ -8,8 +8,7 @@ import shlex
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
-from cosmos_reason.jobs import progress, run_time
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import progress, record, run_time
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
@@ -111,10 +110,10 @@ def attempts(job: Job) -> list[dict]:
     """Return the jobs of one training up to this one, the oldest first: job_id, state,
     last_step."""
     found = []
-    for log in job_folder.files_of_attempts(job.folder / jobs.METRICS):
-        record = job.to_json() if log.parent == job.folder else job_folder.read(log.parent)
+    for log in job_folder.files_of_attempts(job.folder / record.METRICS):
+        known = job.to_json() if log.parent == job.folder else job_folder.read(log.parent)
         step = progress.newest(log.parent).get("step")
-        found.append({"job_id": log.parent.name, "state": record.get("state"), "last_step": step})
+        found.append({"job_id": log.parent.name, "state": known.get("state"), "last_step": step})
     return found
 
 
@@ -131,7 +130,7 @@ def of_job(job: Job) -> str:
         ("site", job.site),
         ("started", job.started_at),
         ("ended", job.ended_at),
-        ("log", job.folder / jobs.LOG),
+        ("log", job.folder / record.LOG),
     ]
     lines.append(f"  {', '.join(f'{name} {told}' for name, told in times if told)}")
     if job.reason:

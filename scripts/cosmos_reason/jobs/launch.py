@@ -27,8 +27,7 @@ from cosmos_reason.base.findings import (
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import UNKNOWN, Site
-from cosmos_reason.jobs import claims, inputs, nodes, platforms
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import claims, inputs, nodes, platforms, record
 from cosmos_reason.jobs.options import (
     FLAGGED,
     OF_ONE_PLACE,
@@ -201,7 +200,7 @@ def carry(
 def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
     """Record a job, then start it. When an error is among the findings, nothing was recorded or
     started."""
-    folder = launch.jobs_dir / jobs.new_id(launch.action)
+    folder = launch.jobs_dir / record.new_id(launch.action)
     launch = _in_folder(launch, folder)
     job, spec, found = _prepare(launch, acting=True)
     if job is None:
@@ -219,11 +218,13 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
     except Failure as failure:
         reason = failure.findings[0].message
         message = f"The job was recorded but could not be started: {reason}"
-        fix = jobs.command("status", folder)
+        fix = record.command("status", folder)
         failure.findings.append(error("JOB-NOT-STARTED", folder.name, message, fix))
         raise
     except KeyboardInterrupt:
-        told = f"{folder.name} was recorded: {jobs.command('status', folder)} tells whether it runs"
+        told = (
+            f"{folder.name} was recorded: {record.command('status', folder)} tells whether it runs"
+        )
         say(told)
         raise
     finally:
@@ -244,9 +245,9 @@ def next_attempt(
 
     Raises Failure (exit 2) for a job that has not failed or whose spec was edited."""
     job = platforms.settled(folder)
-    if job.state not in {jobs.ERROR, jobs.CANCELED}:
+    if job.state not in {record.ERROR, record.CANCELED}:
         message = f"got {job.state}, expected ERROR or CANCELED"
-        if job.state == jobs.RUNNING:  # what is pasted must not end work that goes on
+        if job.state == record.RUNNING:  # what is pasted must not end work that goes on
             message += "; launch_job.py cancel ends it"
         raise bad_input("JOB-NOT-FAILED", folder.name, message)
     if job.spec_edited():
@@ -549,9 +550,9 @@ def _job(launch: Launch) -> Job:
         action=launch.action,
         engine=launch.engine,
         platform=launch.platform,
-        created_at=jobs.now(),
+        created_at=record.now(),
         spec={
-            "path": str(launch.folder / jobs.SPEC),
+            "path": str(launch.folder / record.SPEC),
             "sha256": None,
             "source": str(launch.spec_path),
             "source_sha256": files.sha256(launch.spec_path),
@@ -564,7 +565,7 @@ def _job(launch: Launch) -> Job:
         outputs=launch.outputs,
         site=launch.site.name if launch.site else None,
         platform_ref={"host": socket.gethostname()},
-        parent_job=jobs.owner(sources),
+        parent_job=record.owner(sources),
         retry_of=launch.retry_of,
     )
 
@@ -586,7 +587,7 @@ def _job_elsewhere(launch: Launch, node_count: int, gpus: int | None) -> Job:
         engine=launch.engine,
         platform=launch.platform,
         created_at="",
-        spec={"path": str(launch.folder / jobs.SPEC), "sha256": None, "source": None,
+        spec={"path": str(launch.folder / record.SPEC), "sha256": None, "source": None,
               "source_sha256": files.sha256(launch.spec_path)},
         working_dir=str(launch.folder),
         image=launch.image,
@@ -604,20 +605,20 @@ def _recorded(job: Job, launch: Launch, spec: dict) -> tuple[Job, int]:
     """Make the folder of a job that is to be started. Returns the record as it was written, and the
     lock, which is held from the first moment on."""
     with files.whole_folder(job.folder) as partial:
-        lock = jobs.take_lock(partial)
+        lock = record.take_lock(partial)
         try:
-            document.dump(spec, partial / jobs.SPEC, job.action, engine=job.engine)
-            digest = files.sha256(partial / jobs.SPEC)
+            document.dump(spec, partial / record.SPEC, job.action, engine=job.engine)
+            digest = files.sha256(partial / record.SPEC)
             job = replace(job, spec=job.spec | {"sha256": digest})
             beside = origins.path_beside(launch.spec_path)
             if beside.is_file():
-                shutil.copyfile(beside, origins.path_beside(partial / jobs.SPEC))
+                shutil.copyfile(beside, origins.path_beside(partial / record.SPEC))
                 if job.action in actions.TRAINING:
                     count = job.resources["nodes"]
-                    origins.note_nodes(partial / jobs.SPEC, count, launch.needed_gpus)
-            stamps = jobs.stamps(job.outputs.values())
+                    origins.note_nodes(partial / record.SPEC, count, launch.needed_gpus)
+            stamps = record.stamps(job.outputs.values())
             if stamps:
-                files.write_json(partial / jobs.BEFORE, stamps)
+                files.write_json(partial / record.BEFORE, stamps)
             job = platforms.module(job.platform).write(partial, job, spec)
             replace(job, folder=partial).write()
         except BaseException:

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from cosmos_reason.base.findings import WARNING, Failure, Finding
-from cosmos_reason.jobs import platforms
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import platforms, record
 from cosmos_reason.jobs.record import Job
 
 # Causes for which a controller (a Docker engine, a cluster) answers for none of its jobs.
@@ -29,7 +28,7 @@ def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
     found = []
     deadline = time.monotonic() + platforms.BRIEFLY
     unreachable: dict[tuple, Finding] = {}
-    for folder in jobs.folders(jobs_dir):
+    for folder in record.folders(jobs_dir):
         try:
             listed.append(_refreshed(folder, unreachable, deadline))
         except Failure as failure:
@@ -46,7 +45,7 @@ def _refreshed(folder: Path, unreachable: dict[tuple, Finding], deadline: float)
     controller = _controller(job)
     if controller in unreachable and not job.has_ended:
         reason = unreachable[controller].message
-        return dataclasses.replace(job, state=jobs.UNKNOWN, reason=reason)
+        return dataclasses.replace(job, state=record.UNKNOWN, reason=reason)
     try:
         return platforms.settled(folder, deadline)
     except Failure as failure:

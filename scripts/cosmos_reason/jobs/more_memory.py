@@ -6,7 +6,7 @@ import math
 import re
 
 from cosmos_reason.base.findings import ERROR
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import record
 from cosmos_reason.jobs.record import Job
 
 OF_HOST = "OOMKilled"  # a sign of LOG-HOST-MEMORY
@@ -37,7 +37,7 @@ def retry_with_all(job: Job) -> str:
 
 
 def _with(job: Job, size: str) -> str:
-    return f"{jobs.command('retry', job.folder)} --memory {size}"
+    return f"{record.command('retry', job.folder)} --memory {size}"
 
 
 def causes(job: Job) -> list[dict]:
@@ -45,7 +45,7 @@ def causes(job: Job) -> list[dict]:
     from cosmos_reason.jobs import diagnosis
 
     said = {finding["id"] for finding in job.diagnosis}
-    if job.state != jobs.ERROR or "LOG-HOST-MEMORY" in said:
+    if job.state != record.ERROR or "LOG-HOST-MEMORY" in said:
         return []
     found = diagnosis.diagnose([OF_HOST], job.platform, job.action)
     return [

@@ -9,7 +9,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.spec import actions, document, origins
 
@@ -31,8 +31,8 @@ def asked(launch: Launch) -> int | None:
 def of_job(folder: Path, needed: int) -> int | None:
     """Return the nodes of a job whose training of `needed` GPUs is to go on; None where none is
     recorded."""
-    record = files.read_json(folder / jobs.RECORD) if (folder / jobs.RECORD).is_file() else {}
-    count = document.get(record, "resources.nodes")
+    kept = files.read_json(folder / record.RECORD) if (folder / record.RECORD).is_file() else {}
+    count = document.get(kept, "resources.nodes")
     if isinstance(count, int) and needed % count == 0:
         return count
     return None

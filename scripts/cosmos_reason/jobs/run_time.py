@@ -14,8 +14,7 @@ from statistics import fmean, median
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate import speed as speeds
-from cosmos_reason.jobs import progress
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import progress, record
 from cosmos_reason.jobs.options import SPEED, Launch
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.record import Job
@@ -210,7 +209,7 @@ def _tokens_per_step(case: Case) -> float | None:
     """Return the tokens of a step with a whole batch; None without facts."""
     if not case.tokens:
         return None
-    return fmean(record.total for record in case.tokens) * case.global_batch
+    return fmean(one.total for one in case.tokens) * case.global_batch
 
 
 def _gpus(case: Case, gpu_ids: list[str] | None) -> int:
@@ -224,7 +223,7 @@ def _speed(
     if seconds_per_step:
         given = tokens / case.steps / seconds_per_step / max(1, gpus)
         return Speed(GIVEN, given, given, f"given by {SPEED} {seconds_per_step:g}")
-    for folder in jobs.folders(jobs_dir)[:LATEST]:
+    for folder in record.folders(jobs_dir)[:LATEST]:
         found = _speed_of_job(folder, case, gpus)
         if found:
             return Speed(MEASURED, found, found, f"measured by {folder.name}")
@@ -273,7 +272,7 @@ def _speed_elsewhere(case: Case, gpus: int, tokens: int, gpu_names: Sequence[str
     """Return the speed of skill_info, for so many tokens on GPUs."""
     if not _is_of_measured_size(case):
         return None
-    mean = fmean(record.total for record in case.tokens)
+    mean = fmean(one.total for one in case.tokens)
     before = (0, 0)
     if case.cosmos:
         way = speeds.COSMOS_RL
@@ -329,7 +328,7 @@ def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> 
     if not speeds.is_of_measured_size(plan.geometry.parameters / 1e9):
         return None
     asked = math.ceil(questions / gpus)
-    mean = fmean(record.total for record in case.tokens)
+    mean = fmean(one.total for one in case.tokens)
     table = speeds.measured()["evaluation"]
     longest = case("generation.max_tokens")
     shortest = min(table["answer_tokens"], longest)

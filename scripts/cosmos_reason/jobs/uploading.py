@@ -11,12 +11,11 @@ from pathlib import Path
 from cosmos_reason.base import secrets
 from cosmos_reason.base.findings import bad_input, outside
 from cosmos_reason.checkpoints import publishing, uploads
-from cosmos_reason.jobs import claims, evidence
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import claims, evidence, record
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import s3
 
-OWN_FILES = (jobs.RECORD, jobs.SPEC, "spec.origins.json", jobs.LOG, jobs.METRICS)
+OWN_FILES = (record.RECORD, record.SPEC, "spec.origins.json", record.LOG, record.METRICS)
 
 
 def upload(job: Job, uri: str) -> tuple[str, int]:
@@ -36,10 +35,10 @@ def send_missing(job: Job) -> Job:
     missing = job.evidence.get("not_uploaded")
     if not missing:
         message = "got no S3_URI, and no upload of its training failed"
-        fix = f"{jobs.command('upload', job.folder)} s3://BUCKET/PREFIX"
+        fix = f"{record.command('upload', job.folder)} s3://BUCKET/PREFIX"
         raise bad_input("JOB-UPLOADED", job.job_id, message, fix)
     left = [uri for run in evidence.runs_of(job) for uri in uploads.send_again(run)]
-    lock = jobs.take_lock(job.folder)
+    lock = record.take_lock(job.folder)
     try:
         known = {name: value for name, value in job.evidence.items() if name != "not_uploaded"}
         judged = evidence.ended(replace(job, evidence=known), job.exit_code)
@@ -61,11 +60,11 @@ def _own_files(job: Job, scratch: Path) -> dict[str, Path]:
         path = job.folder / name
         if path.is_file():
             found[name] = path
-    if jobs.LOG in found:
-        cleaned = scratch / jobs.LOG
-        with open(found[jobs.LOG], errors="replace") as log, open(cleaned, "w") as copy:
+    if record.LOG in found:
+        cleaned = scratch / record.LOG
+        with open(found[record.LOG], errors="replace") as log, open(cleaned, "w") as copy:
             copy.writelines(secrets.hidden(line) for line in log)
-        found[jobs.LOG] = cleaned
+        found[record.LOG] = cleaned
     return found
 
 

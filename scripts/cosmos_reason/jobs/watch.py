@@ -9,8 +9,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import listing, platforms, progress
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import listing, platforms, progress, record
 from cosmos_reason.jobs.record import Job
 
 PAUSE_SECONDS = 0.5
@@ -55,7 +54,7 @@ def follow(folder: Path) -> Iterator[tuple[Job, list[dict]]]:
         yield job, lines
         if job.has_ended:
             return
-        time.sleep(AWAY_PAUSE if job.state == jobs.UNKNOWN else PAUSE_SECONDS)
+        time.sleep(AWAY_PAUSE if job.state == record.UNKNOWN else PAUSE_SECONDS)
 
 
 def _unanswered(folder: Path, failure: Failure, answered_at: float | None) -> Job:

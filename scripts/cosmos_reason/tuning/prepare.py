@@ -16,7 +16,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints.checkpoint_metrics import TASK_METRICS
 from cosmos_reason.data import annotations
 from cosmos_reason.evaluation import guard
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import record
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import command_line, launchable, shared_data
 from cosmos_reason.rules.case import Case, read_facts
@@ -86,7 +86,7 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
             found += with_one_fix(problems, "train", request.spec, engine)
     plan = {
         "schema_version": VERSION,
-        "created_at": jobs.now(),
+        "created_at": record.now(),
         "spec": table,
         "evaluate": evaluate,
         "dimensions": [asdict(dimension) for dimension in dimensions],

@@ -18,8 +18,7 @@ from pathlib import Path
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import value_text
-from cosmos_reason.jobs import diagnosis, progress
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import diagnosis, progress, record
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import commands, page, suggest
 from cosmos_reason.tuning.prepare import changed_files, evaluate_spec, fingerprints
@@ -63,7 +62,7 @@ class Runner:
         self.trials = study.trials()
         self.driven: list[dict] = []  # the trials among them that this run moves on
         self.used_up: Finding | None = None  # why nothing is left to try
-        self.since = jobs.now()
+        self.since = record.now()
         self.looked_at = self.told_at = time.monotonic()
 
     def run(self) -> list[Finding]:
@@ -149,7 +148,7 @@ class Runner:
         states = self.job_states(trial)
         trial |= {
             "state": RUNNING,
-            "set_aside": [name for name, state in states.items() if state != jobs.COMPLETE],
+            "set_aside": [name for name, state in states.items() if state != record.COMPLETE],
             "objective": None,
             "ended_at": None,
             "reason": "",
@@ -271,7 +270,7 @@ class Runner:
             ending = failed(str(failure), found, outside=True)
         if ending is None:
             return
-        trial |= ending | {"ended_at": jobs.now()}
+        trial |= ending | {"ended_at": record.now()}
         self.study.write(trial)
         self.driven.remove(trial)
         self.tidy()
@@ -286,18 +285,18 @@ class Runner:
         """Return how the trial ended, or None while it goes on."""
         if trial["kind"] != BASE:
             train = self.job(trial, "train")
-            if train is None or train["state"] not in jobs.ENDED:
+            if train is None or train["state"] not in record.ENDED:
                 self.prune(trial, train)
                 return None
             # What a person canceled is a failure, no trial that was given up for its score.
-            if train["state"] == jobs.CANCELED and trial["pruned_at"]:
+            if train["state"] == record.CANCELED and trial["pruned_at"]:
                 reason = f"among the worse half at {trial['pruned_at']} % of the run"
                 return {"state": PRUNED, "reason": reason}
-            if train["state"] != jobs.COMPLETE:
+            if train["state"] != record.COMPLETE:
                 return failed(train["reason"], train["diagnosis"], is_outside(train))
             self.note_validations(trial)
-            trial["train_seconds"] = jobs.seconds(train["ended_at"])
-            trial["train_seconds"] -= jobs.seconds(train["started_at"])
+            trial["train_seconds"] = record.seconds(train["ended_at"])
+            trial["train_seconds"] -= record.seconds(train["started_at"])
             checkpoint = Path(train["evidence"]["checkpoint"])
             if checkpoint.is_relative_to(self.study.folder):
                 # The study's folder can be moved with its checkpoints.
@@ -307,9 +306,9 @@ class Runner:
                 last = max(trial["intermediate"], key=int, default=None)
                 return measured(trial["intermediate"].get(last), {})
         evaluate = self.job(trial, "evaluate")
-        if evaluate is None or evaluate["state"] not in jobs.ENDED:
+        if evaluate is None or evaluate["state"] not in record.ENDED:
             return None
-        if evaluate["state"] != jobs.COMPLETE:
+        if evaluate["state"] != record.COMPLETE:
             return failed(evaluate["reason"], evaluate["diagnosis"], is_outside(evaluate))
         results = self.study.jobs_of(trial, "evaluate")[0] / "results"
         words = [str(results), "--json"]
@@ -325,7 +324,7 @@ class Runner:
     def prune(self, trial: dict, train: dict | None) -> None:
         """End a training that successive halving gives up. The first suggestions, which the sampler
         learns from, and trials at their end are spared."""
-        if not train or train["state"] != jobs.RUNNING or trial["kind"] != SEARCH:
+        if not train or train["state"] != record.RUNNING or trial["kind"] != SEARCH:
             return
         before = len(trial["intermediate"])
         self.note_validations(trial)
@@ -382,9 +381,9 @@ class Runner:
         """Return the recorded state of each of the trial's jobs by its name, None where the record
         is broken."""
         states = {}
-        for path in jobs.folders(self.study.jobs_dir(trial)):
+        for path in record.folders(self.study.jobs_dir(trial)):
             try:
-                states[path.name] = jobs.Job.load(path).state
+                states[path.name] = record.Job.load(path).state
             except Failure:
                 states[path.name] = None
         return states
@@ -392,7 +391,7 @@ class Runner:
     def has_running_job(self, trial: dict) -> bool:
         """Return whether a job of the trial that was not set aside still runs."""
         for name, state in self.job_states(trial).items():
-            if name not in trial["set_aside"] and state in (jobs.PENDING, jobs.RUNNING):
+            if name not in trial["set_aside"] and state in (record.PENDING, record.RUNNING):
                 return True
         return False
 
@@ -400,11 +399,11 @@ class Runner:
         """Return the current record of the trial's job; None when it was only submitted now."""
         submitted = self.study.jobs_of(trial, action)
         if submitted:
-            record = self.launch(trial, "status", submitted[0].name)
+            job = self.launch(trial, "status", submitted[0].name)
             # The machine may have gone down between the record and the start.
-            did_not_start = record["state"] == jobs.ERROR and not record["started_at"]
+            did_not_start = job["state"] == record.ERROR and not job["started_at"]
             if not did_not_start or len(submitted) >= HOPELESS:
-                return record
+                return job
         plan = self.study.plan
         folder = self.study.trial_folder(trial["number"])
         path = folder / f"{action}.toml"
@@ -457,7 +456,7 @@ def is_outside(job: dict) -> bool:
     error that values decide. One that somebody canceled was given up."""
     by_values = BY_VALUES | {entry.id for entry in diagnosis.catalog() if entry.by_values}
     shown = {finding["id"] for finding in job["diagnosis"]}
-    return job["state"] != jobs.CANCELED and not shown & by_values
+    return job["state"] != record.CANCELED and not shown & by_values
 
 
 def failures(trials: list[dict]) -> str:

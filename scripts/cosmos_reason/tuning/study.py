@@ -24,7 +24,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import record
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import space
 from cosmos_reason.tuning.space import Dimension
@@ -101,7 +101,7 @@ class Study:
         """Return the folders of a trial's jobs of one action that were not set aside, newest
         first."""
         found = []
-        for path in jobs.folders(self.jobs_dir(trial)):
+        for path in record.folders(self.jobs_dir(trial)):
             if path.name.startswith(f"{action}-") and path.name not in trial["set_aside"]:
                 found.append(path)
         return found
@@ -229,7 +229,7 @@ def _problem_of(row: dict, number: int) -> str:
     for name in ("started_at", "ended_at"):
         try:
             if row[name] is not None:
-                jobs.seconds(row[name])
+                record.seconds(row[name])
         except ValueError:
             return f"{name} is {row[name]!r}"
     if row["objective"] is not None and not math.isfinite(row["objective"]):
@@ -281,14 +281,14 @@ def owned(folder: Path) -> Iterator[int]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        lock = jobs.take_lock(folder)  # the lock that a job folder has
+        lock = record.take_lock(folder)  # the lock that a job folder has
     except BlockingIOError:
-        owner = (folder / jobs.LOCK).read_text(errors="replace") or "another process"
+        owner = (folder / record.LOCK).read_text(errors="replace") or "another process"
         message = f"{owner} runs this study, and one run at a time may"
         fix = shlex.join(["scripts/tune_hyperparameters.py", "status", "--study", str(folder)])
         raise findings.outside("TUNE-STUDY-LOCKED", folder, message, fix) from None
     try:
-        owner = f"process {os.getpid()} on {socket.gethostname()} since {jobs.now()}"
+        owner = f"process {os.getpid()} on {socket.gethostname()} since {record.now()}"
         os.ftruncate(lock, 0)
         os.pwrite(lock, owner.encode(), 0)
         with open(folder / COMMANDS_LOCK, "a") as commands:
@@ -304,7 +304,7 @@ def owned(folder: Path) -> Iterator[int]:
 
 def is_owned(folder: Path) -> bool:
     """Return whether a run owns the study, without standing in the way of one that begins."""
-    return (folder / jobs.LOCK).exists() and not jobs.is_idle(folder)
+    return (folder / record.LOCK).exists() and not record.is_idle(folder)
 
 
 # -- specs ---------------------------------------------------------------------------------------

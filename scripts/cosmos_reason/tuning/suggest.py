@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import record
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import command_line
 from cosmos_reason.rules.draft import Draft
@@ -57,7 +57,7 @@ def propose(study: Study, trials: list[dict]) -> tuple[dict, dict | None]:
     left = [number for number in first if number not in begun]
     number = left[0] if left else max(begun) + 1
 
-    trial = {"number": number, "started_at": jobs.now()}
+    trial = {"number": number, "started_at": record.now()}
     for name, field in bundle.schema("trial")["properties"].items():
         if "default" in field:
             trial[name] = copy.deepcopy(field["default"])

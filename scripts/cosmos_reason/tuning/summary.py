@@ -11,7 +11,7 @@ from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.evaluation import guard
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import record
 from cosmos_reason.jobs.run_time import MEASURED, Cost
 from cosmos_reason.rules.case import Case
 from cosmos_reason.tuning.study import (
@@ -234,7 +234,7 @@ def estimate(study: Study, left: int) -> Cost | None:
     took = []
     for trial in study.ranked(study.trials()):
         if trial["ended_at"]:
-            took.append(jobs.seconds(trial["ended_at"]) - jobs.seconds(trial["started_at"]))
+            took.append(record.seconds(trial["ended_at"]) - record.seconds(trial["started_at"]))
     if not took:
         return None
     groups = study.plan["groups"]

@@ -36,8 +36,7 @@ from types import ModuleType
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.base.job_folder import MARK
-from cosmos_reason.jobs import options
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import options, record
 from cosmos_reason.jobs.record import Job
 
 PLATFORMS = options.ANYWHERE
@@ -55,7 +54,7 @@ def spawn(job: Job, lock: int) -> None:
     if not module(job.platform).FOLLOWED:
         return
     folder = job.folder
-    with open(folder / jobs.LOG, "ab") as log:
+    with open(folder / record.LOG, "ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "cosmos_reason.jobs.platforms", str(folder), str(lock)],
             cwd=bundle.ROOT / "scripts",
@@ -77,8 +76,8 @@ def refresh(folder: Path) -> Job:
         return job
     lock = None
     try:
-        if jobs.is_idle(folder):
-            lock = jobs.take_lock(folder)
+        if record.is_idle(folder):
+            lock = record.take_lock(folder)
         recorded = Job.load(folder)
         if lock is None or recorded.has_ended:  # it ended since it was read
             return recorded
@@ -116,7 +115,7 @@ def settled(folder: Path, deadline: float | None = None) -> Job:
 def stop(folder: Path, grace: float) -> Job:
     """Cancel a job; returns its last record. Raises Failure (exit 3), also when something of it
     cannot be ended."""
-    jobs.request_cancel(folder)
+    record.request_cancel(folder)
     job = Job.load(folder)
     module(job.platform).end(job, grace)
     deadline = time.monotonic() + PATIENCE
@@ -126,6 +125,6 @@ def stop(folder: Path, grace: float) -> Job:
             return job
         if time.monotonic() > deadline and not job.is_ending:
             message = "got a job that does not end"
-            fix = jobs.command("status", folder)
+            fix = record.command("status", folder)
             raise outside("JOB-NOT-KILLED", folder.name, message, fix)
         time.sleep(0.1)

@@ -30,8 +30,7 @@ from cosmos_reason.base.findings import (
     warning,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import containers, evidence, more_memory, mounts
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import containers, evidence, more_memory, mounts, record
 from cosmos_reason.jobs.engines import launch_text
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms.docker import client as client
@@ -182,7 +181,7 @@ def unseen(job: Job, spec: dict) -> list[Finding]:
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
-    files.write_text(folder / jobs.LAUNCH, launch_text(job))
+    files.write_text(folder / record.LAUNCH, launch_text(job))
     return containers.write(folder, job, spec)
 
 
@@ -196,7 +195,7 @@ def start(job: Job, lock: int) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     try:
         _pull(job)
-        if not jobs.cancel_requested(job.folder):  # while the image was pulled
+        if not record.cancel_requested(job.folder):  # while the image was pulled
             docker(*job.command[2:], timeout=None, pass_fds=[lock])  # it may outlive us
     except Failure as failure:
         refusal = failure.findings[0]
@@ -205,7 +204,7 @@ def start(job: Job, lock: int) -> None:
             reason = f"the container could not be started: {refusal.message}"
             evidence.ended(job, None, reason).write()
         raise
-    if jobs.cancel_requested(job.folder):  # while it was being started
+    if record.cancel_requested(job.folder):  # while it was being started
         end(job, grace=0)
     with contextlib.suppress(Failure):  # what cannot be asked now, its supervisor will ask
         _as_inspected(job, inspect(job)).write()
@@ -261,9 +260,9 @@ def supervise(job: Job, lock: int) -> None:
             if seen != job:
                 seen.write()
             job = seen
-            if job.state == jobs.RUNNING:
+            if job.state == record.RUNNING:
                 lost = contextlib.suppress(subprocess.SubprocessError)
-                with lost, open(job.folder / jobs.LOG, "wb") as log:
+                with lost, open(job.folder / record.LOG, "wb") as log:
                     _logs(job, log, LOG_SECONDS, "--follow")
                 time.sleep(0.2)
     except Failure as failure:
@@ -275,7 +274,7 @@ def _copy_log(job: Job) -> None:
     copied stays."""
     with (
         contextlib.suppress(subprocess.SubprocessError),
-        files.whole_file(job.folder / jobs.LOG, "wb") as log,
+        files.whole_file(job.folder / record.LOG, "wb") as log,
     ):
         _logs(job, log, 10 * PATIENCE)
 
@@ -322,12 +321,12 @@ def _as_inspected(job: Job, container: dict | None) -> Job:
 
 def _as_started(job: Job, container: dict) -> Job:
     # The engine's machine has its own clock, which may be ahead of this one.
-    began = min(jobs.seconds(_without_fraction(container["State"]["StartedAt"])), time.time())
+    began = min(record.seconds(_without_fraction(container["State"]["StartedAt"])), time.time())
     reference = {"container_id": container["Id"], "image_id": container["Image"]}
     return replace(
         job,
-        state=jobs.RUNNING,
-        started_at=jobs.time_text(began),
+        state=record.RUNNING,
+        started_at=record.time_text(began),
         platform_ref=job.platform_ref | reference,
     )
 

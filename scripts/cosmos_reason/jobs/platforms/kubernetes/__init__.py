@@ -37,8 +37,8 @@ from cosmos_reason.jobs import (
     mounts,
     nodes,
     progress,
+    record,
 )
-from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms.kubernetes import kubectl, manifests, needs, options, pods
 from cosmos_reason.jobs.platforms.kubernetes import paths as kubernetes_paths
@@ -258,7 +258,7 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
 
 def _work(job: Job, spec: dict) -> Work:
     asked, places = job.options["kubernetes"], _places(job, spec)
-    looked_for = [("-e", mounts.inside(job.folder / jobs.CONTAINER_SPEC))]
+    looked_for = [("-e", mounts.inside(job.folder / record.CONTAINER_SPEC))]
     for path, is_written in places:
         looked_for.append(("-w" if is_written else "-e", mounts.inside(path)))
     passed = containers.passed(job, spec)
@@ -381,7 +381,7 @@ def supervise(job: Job, lock: int) -> None:
     asked; whoever asks for the job's state next goes on from there."""
     try:
         while not job.has_ended:
-            if jobs.cancel_requested(job.folder) and not job.started_at:
+            if record.cancel_requested(job.folder) and not job.started_at:
                 _delete(job, _cluster(job))
             now = judged(job)
             if now != job:
@@ -416,7 +416,7 @@ def _as_seen(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> Job:
     if seen.stuck:
         _delete(job, target)
         return _ended(job, seen)
-    waits = _why_it_waits(job, target, found, seen) if job.state == jobs.PENDING else ""
+    waits = _why_it_waits(job, target, found, seen) if job.state == record.PENDING else ""
     return replace(job, reason=waits)
 
 
@@ -428,9 +428,9 @@ def _gone(job: Job) -> Job:
     if job.started_at:
         return evidence.ended(job, None, note=note)
     unseen = evidence.ended(replace(job, started_at=job.created_at), None, note=note)
-    if unseen.state == jobs.COMPLETE or progress.newest(job.folder):
+    if unseen.state == record.COMPLETE or progress.newest(job.folder):
         return unseen
-    was_made = "k8s_job" in job.platform_ref and not jobs.cancel_requested(job.folder)
+    was_made = "k8s_job" in job.platform_ref and not record.cancel_requested(job.folder)
     return evidence.ended(job, None, f"{gone}, and was not seen to start" if was_made else "")
 
 
@@ -465,12 +465,12 @@ def _why_it_waits(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> st
 
 def _as_started(job: Job, started_at: str, found: dict) -> Job:
     # The cluster has its own clock, which may be ahead of this one.
-    began = min(jobs.seconds(started_at), time.time())
+    began = min(record.seconds(started_at), time.time())
     reference = job.platform_ref | {"k8s_job": found["metadata"]["uid"]}
     return replace(
         job,
-        state=jobs.RUNNING,
-        started_at=jobs.time_text(began),
+        state=record.RUNNING,
+        started_at=record.time_text(began),
         platform_ref=reference,
     )
 
@@ -491,7 +491,7 @@ def _ended(job: Job, seen: pods.Seen) -> Job:
 
 def _with_causes(job: Job, causes: list[Finding]) -> Job:
     """Return what the cluster says comes before what the log says."""
-    if job.state != jobs.ERROR:
+    if job.state != record.ERROR:
         return job
     told = [_with_retry(job, cause) for cause in causes if cause.severity == ERROR]
     diagnosis = [cause.to_json() for cause in told] + job.diagnosis
@@ -510,7 +510,7 @@ def _with_retry(job: Job, cause: Finding) -> Finding:
         used = more_memory.mebibytes(cause.data["used"])
         return replace(cause, fix=more_memory.retry(job, used))
     if cause.id == pods.EVICTED:
-        return replace(cause, fix=jobs.command("retry", job.folder))
+        return replace(cause, fix=record.command("retry", job.folder))
     return cause
 
 

@@ -23,8 +23,7 @@ from cosmos_reason.base.findings import Finding, error, has_errors
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import WAYS_OUT
-from cosmos_reason.jobs import cosmos_environment, engines, evidence, nodes
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import cosmos_environment, engines, evidence, nodes, record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
@@ -152,7 +151,7 @@ def prepare(job: Job, spec: dict) -> Job:
     command = engines.words(
         job,
         spec,
-        config=job.folder / jobs.SPEC,
+        config=job.folder / record.SPEC,
         job=job.folder,
         scripts=engines.programs(job) / "scripts",
         entry_script=engines.dataset_script(job),
@@ -185,7 +184,7 @@ def launch_text(job: Job) -> str:
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
-    files.write_text(folder / jobs.LAUNCH, launch_text(job))
+    files.write_text(folder / record.LAUNCH, launch_text(job))
     return job
 
 
@@ -202,9 +201,9 @@ def supervise(job: Job, lock: int) -> None:
     problem = ""
     if job.spec_edited():
         problem = "the spec was edited between submit and start"
-    elif not jobs.cancel_requested(job.folder):
+    elif not record.cancel_requested(job.folder):
         reference = {"pid": supervisor, "host": socket.gethostname()}
-        job = replace(job, state=jobs.RUNNING, started_at=jobs.now(), platform_ref=reference)
+        job = replace(job, state=record.RUNNING, started_at=record.now(), platform_ref=reference)
         job.write()
         try:
             exit_code = run(job, lock)
@@ -216,7 +215,7 @@ def supervise(job: Job, lock: int) -> None:
 def run(job: Job, lock: int) -> int:
     """Run the command to its end, and end what it leaves behind. Returns its exit code, 128 + N for
     signal N."""
-    with open(job.folder / jobs.LOG, "ab") as log:
+    with open(job.folder / record.LOG, "ab") as log:
         work = subprocess.Popen(
             job.command,
             env=os.environ | environment(job, job.command[0]),
@@ -226,7 +225,7 @@ def run(job: Job, lock: int) -> int:
             stderr=log,
             pass_fds=[lock],
         )
-    if jobs.cancel_requested(job.folder):
+    if record.cancel_requested(job.folder):
         # The request came while the work was being started, and may have missed it.
         work.terminate()
     exit_code = work.wait()
@@ -258,7 +257,7 @@ def end(job: Job, grace: float) -> None:
 
 def _is_idle_within(patience: float, folder: Path) -> bool:
     deadline = time.monotonic() + patience
-    while not jobs.is_idle(folder):
+    while not record.is_idle(folder):
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.1)

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, Finding, error, has_errors, warning
-from cosmos_reason.jobs import containers, evidence, more_memory, nodes
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import containers, evidence, more_memory, nodes, record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, paths, script
@@ -176,7 +175,7 @@ def _flags(job: Job) -> list[str]:
     options = job.options
     # For --output %j is the job's number and %% a %, unless the path has a backslash: then a % is
     # only a %, and SLURM removes one backslash of two.
-    log = str(job.folder / jobs.LOG)
+    log = str(job.folder / record.LOG)
     log = log.replace("\\", "\\\\") if "\\" in log else log.replace("%", "%%")
     flags = ["--parsable", f"--job-name={job.job_id}", f"--nodes={job.resources['nodes']}"]
     flags += ["--ntasks-per-node=1", "--export=NONE", "--open-mode=append"]
@@ -266,7 +265,7 @@ def start(job: Job, lock: int) -> None:
         seen = cluster.find(where, job.job_id, job.created_at, fresh=True)
         if seen is None:
             message = "got no answer of sbatch, and no job of that name yet"
-            fix = jobs.command("status", job.folder)
+            fix = record.command("status", job.folder)
             raise cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
         slurm_id = seen.slurm_id
     replace(job, platform_ref=reference | {"slurm_job_id": slurm_id}).write()
@@ -290,7 +289,7 @@ def judged(job: Job) -> Job:
     | nothing               | ended by something else     | as the cluster says                |
     | nothing               | forgotten                   | awaited, NOTE_SECONDS; then lost   |
     """
-    if jobs.END_SEEN in job.platform_ref:
+    if record.END_SEEN in job.platform_ref:
         os.listdir(job.folder)  # NFS then looks whether the folder has changed
     started_before = job.started_at
     job = as_started(job)
@@ -324,7 +323,7 @@ def judged(job: Job) -> Job:
         noted = noted_exit(job)  # since the first look it may have ended as it should
     if noted is not None:
         return ended_as_noted(job, noted, seen.note if seen else "")
-    is_expected = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
+    is_expected = "slurm_job_id" in job.platform_ref and not record.cancel_requested(job.folder)
     told = "SLURM knows it no more"
     if seen:
         is_expected = seen.state in cluster.BY_ITSELF
@@ -337,19 +336,19 @@ def judged(job: Job) -> Job:
 
 def _awaiting(job: Job, why: str) -> Job:
     """Mark the job as ending: SLURM and its exit file disagree."""
-    since = job.platform_ref.get(jobs.END_SEEN) or jobs.now()
-    state = jobs.RUNNING if job.started_at else job.state
-    reference = job.platform_ref | {jobs.END_SEEN: since}
+    since = job.platform_ref.get(record.END_SEEN) or record.now()
+    state = record.RUNNING if job.started_at else job.state
+    reference = job.platform_ref | {record.END_SEEN: since}
     return replace(job, state=state, reason=why, platform_ref=reference)
 
 
 def _is_awaited(job: Job, patience: float) -> bool:
-    since = job.platform_ref.get(jobs.END_SEEN)
-    return since is not None and time.time() < jobs.seconds(since) + patience
+    since = job.platform_ref.get(record.END_SEEN)
+    return since is not None and time.time() < record.seconds(since) + patience
 
 
 def _without_end_seen(job: Job) -> Job:
-    reference = {name: told for name, told in job.platform_ref.items() if name != jobs.END_SEEN}
+    reference = {name: told for name, told in job.platform_ref.items() if name != record.END_SEEN}
     return replace(job, platform_ref=reference)
 
 
@@ -365,10 +364,10 @@ def _as_seen(job: Job, seen: cluster.Seen) -> Job:
     job = _without_end_seen(replace(job, platform_ref=reference))
     is_older = job.started_at and "requeue" not in job.options  # than what its script noted
     if seen.state in cluster.WAITING and not is_older:
-        return replace(job, state=jobs.PENDING, reason=_why_it_waits(job, seen))
+        return replace(job, state=record.PENDING, reason=_why_it_waits(job, seen))
     if seen.state in cluster.RUNNING | cluster.WAITING:
-        began = job.started_at or jobs.now()
-        return replace(job, state=jobs.RUNNING, started_at=began, reason="")
+        began = job.started_at or record.now()
+        return replace(job, state=record.RUNNING, started_at=began, reason="")
     if seen.state not in cluster.ENDED:
         raise job.unknown(f"SLURM calls its state {seen.state}, which is not known here")
     if seen.state == "COMPLETED":  # its script ended with 0, and its notes are not here
@@ -407,7 +406,7 @@ def _never_seen(job: Job) -> Job:
         forgotten = f"the cluster knows job {number} no more, which did not begin"
         why = forgotten if number else "the cluster has no such job: it was not taken"
         never = _ended(job, None, problem=why)
-        jobs.request_cancel(job.folder)
+        record.request_cancel(job.folder)
         return never
     return _ended(job, None, "the cluster knows it no more")
 
@@ -417,9 +416,9 @@ def as_started(job: Job) -> Job:
     noted = _words_of(job.folder / script.STARTED)
     if job.started_at or len(noted) != 2 or not noted[0].isdecimal():
         return job
-    began = jobs.time_text(min(int(noted[0]), time.time()))  # a node has its own clock
+    began = record.time_text(min(int(noted[0]), time.time()))  # a node has its own clock
     reference = job.platform_ref | {"slurm_job_id": noted[1]}
-    return replace(job, state=jobs.RUNNING, started_at=began, platform_ref=reference)
+    return replace(job, state=record.RUNNING, started_at=began, platform_ref=reference)
 
 
 def noted_exit(job: Job) -> int | None:
@@ -471,7 +470,7 @@ def _time_of_end(job: Job) -> str | None:
         noted = _written(job.folder / script.ENDED) / 1e9
     except OSError:
         return None
-    return jobs.time_text(min(noted, time.time()))  # the storage has its own clock
+    return record.time_text(min(noted, time.time()))  # the storage has its own clock
 
 
 def _first_failure(exit_code: int | None, codes: dict[str, int], count: int) -> int | None:

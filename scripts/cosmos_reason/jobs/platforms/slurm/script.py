@@ -15,8 +15,7 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.job_folder import MARK
-from cosmos_reason.jobs import containers, engines, mounts
-from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import containers, engines, mounts, record
 from cosmos_reason.jobs.platforms.slurm import modules
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import COSMOS
@@ -162,7 +161,7 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
         job=shlex.quote(str(job.folder)),
         folder=shlex.quote(str(job.folder) if in_container else job.working_dir),
         unseen=UNSEEN,
-        cancel=jobs.CANCEL,
+        cancel=record.CANCEL,
         environment=ENVIRONMENT,
         started=STARTED,
         ended=ENDED,
