@@ -156,7 +156,7 @@ def test_a_retry_goes_through_to_the_end(site, monkeypatch):
     folder = submit(site)
     assert ended(folder).state == "ERROR"
     monkeypatch.delenv("LAUNCHER")
-    again, _ = launch.retry(folder, site.jobs)
+    again, _ = launch.submit(launch.next_attempt(folder, site.jobs))
     record = ended(site.jobs / again.job_id)
     assert (record.state, record.retry_of, record.engine) == (
         "COMPLETE",

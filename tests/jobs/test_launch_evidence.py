@@ -508,7 +508,7 @@ def test_an_evaluation_of_checkpoints_needs_whole_results_for_each(site):
         record.state == "COMPLETE" and record.evidence["rows"] == record.evidence["questions"] == 2
     )
     with pytest.raises(Failure, match="JOB-NOT-FAILED"):
-        launch.retry(site.jobs / record.job_id, site.jobs)
+        launch.submit(launch.next_attempt(site.jobs / record.job_id, site.jobs))
 
 
 def test_an_evaluation_with_a_guard_needs_both_results_whole(site):

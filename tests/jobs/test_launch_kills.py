@@ -211,7 +211,7 @@ def test_retry_is_a_new_job_that_resumes_from_the_newest_complete_checkpoint(sit
             )
         os.utime(policy, (time.time() + step,) * 2)
     (policy / "model.safetensors").unlink()  # step 3 is not whole
-    again, _ = launch.retry(folder, site.jobs)
+    again, _ = launch.submit(launch.next_attempt(folder, site.jobs))
     assert again.retry_of == again.parent_job == first.job_id != again.job_id
     written = document.load(Path(again.spec["path"]))
     assert written["train"]["resume"] == str(policy.parents[1] / "step_2" / "policy")
@@ -227,14 +227,14 @@ def test_a_canceled_job_goes_on_and_a_failed_one_that_had_finished_does_not(site
     platforms.stop(folder, grace=5)
     assert ended(folder).state == "CANCELED"
     site.does()
-    again, found = launch.retry(folder, site.jobs)
+    again, found = launch.submit(launch.next_attempt(folder, site.jobs))
     assert document.load(Path(again.spec["path"]))["train"]["resume"] == str(policy), found
     ended(site.jobs / again.job_id)
     folder = site.submit(exit=1)
     ended(folder)
     write_state(folder / "results" / "20260101000000" / "checkpoints" / "step_3" / "policy", 3, 3)
     before = jobs.folders(site.jobs)
-    _, found = launch.retry(folder, site.jobs)
+    _, found = launch.submit(launch.next_attempt(folder, site.jobs))
     assert "SPEC-RESUME-DONE" in [one.id for one in found if one.severity == "error"]
     assert jobs.folders(site.jobs) == before, "nothing was started"
 
@@ -243,8 +243,8 @@ def test_retry_refuses_what_is_not_a_failed_job_of_the_submitted_spec(site):
     whole, failed = site.submit(), site.submit(steps=1)
     ended(whole), ended(failed)
     with pytest.raises(Failure, match="JOB-NOT-FAILED"):
-        launch.retry(whole, site.jobs)
+        launch.submit(launch.next_attempt(whole, site.jobs))
     with open(failed / "spec.toml", "a") as handle:
         handle.write("# edited\n")
     with pytest.raises(Failure, match="JOB-SPEC-EDITED"):
-        launch.retry(failed, site.jobs)
+        launch.submit(launch.next_attempt(failed, site.jobs))

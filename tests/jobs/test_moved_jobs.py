@@ -134,7 +134,7 @@ def test_a_retry_of_a_copy_writes_into_the_copy(tmp_path, monkeypatch):
     shutil.copytree(failed, copy)
     site.jobs = copy.parent
     site.does(output=str(copy / "results"))
-    again, found = launch.retry(copy, copy.parent)
+    again, found = launch.submit(launch.next_attempt(copy, copy.parent))
     assert not [finding for finding in found if finding.severity == "error"], found
     done = ended(again.folder)
     assert (done.state, done.outputs["output_dir"]) == ("COMPLETE", str(copy / "results"))

@@ -390,7 +390,7 @@ def test_a_retry_after_a_want_of_memory_asks_for_more(site, monkeypatch, had, as
     words = shlex.split(told["fix"])
     assert words[-2:] == ["--memory", asked]
     assert words[:-2] == shlex.split(jobs.command("retry", job.folder))
-    again, found = launch.retry(job.folder, site.jobs, words[-1])
+    again, found = launch.submit(launch.next_attempt(job.folder, site.jobs, words[-1]))
     assert again, found
     assert (again.options["memory"], again.retry_of) == (asked, job.job_id)
     assert f"--mem={asked}" in again.command

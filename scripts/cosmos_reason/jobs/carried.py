@@ -20,8 +20,8 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import Site
 from cosmos_reason.checkpoints.conversion import PROVENANCE
-from cosmos_reason.jobs import containers, record, reward_files
-from cosmos_reason.jobs.platforms import docker, kubernetes, local, slurm
+from cosmos_reason.jobs import containers, engines, record, reward_files
+from cosmos_reason.jobs.platforms import docker, kubernetes, slurm
 from cosmos_reason.jobs.platforms.slurm import script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import model_names
@@ -351,7 +351,7 @@ def _write_spec(path: Path, job: Job, spec: dict) -> None:
 
 def _local(start: Path, job: Job, spec: dict, title: str) -> None:
     _write_spec(start.with_name(record.SPEC), job, spec)
-    values = local.environment(job, job.command[0])
+    values = engines.environment_on_host(job, job.command[0])
     exports = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
     text = LOCAL.format(
         title=title,

@@ -1,14 +1,19 @@
 """What an engine runs for an action: the argument lists of skill_info.yaml, filled in, and started
-once for each rank where the embedded engine trains on several."""
+once for each rank where the embedded engine trains on several. Here is also what a job gets that
+runs in no container, on this machine or a node of SLURM; `containers` has the same for the others.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from cosmos_reason.base import bundle
+from cosmos_reason.jobs import cosmos_environment, record
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document
 
@@ -95,6 +100,40 @@ def _for_each_rank(job: Job, full: dict, program: list[str]) -> list[str]:
     nodes = job.resources["nodes"]
     where = ALONE if nodes == 1 else (f"--nnodes={nodes}",)
     return [python, *TORCHRUN, *where, f"--nproc-per-node={ranks // nodes}", *words]
+
+
+def words_on_host(job: Job, spec: dict) -> list[str]:
+    """Return the program and arguments of a job without a container: with the interpreter that runs
+    this, or with that of the environment that a site names."""
+    programs_of_job = {"python": sys.executable}
+    there = place(job).get("environment")
+    if there or "carried" in job.options:
+        for name, program in (("python", "python3"), ("cosmos_rl", cosmos_environment.PROGRAM)):
+            programs_of_job[name] = f"{there}/bin/{program}" if there else program
+    elif job.engine == cosmos_environment.PROGRAM:
+        programs_of_job["cosmos_rl"] = cosmos_environment.folder() / cosmos_environment.PROGRAM
+    return words(
+        job,
+        spec,
+        config=job.folder / record.SPEC,
+        job=job.folder,
+        scripts=programs(job) / "scripts",
+        entry_script=dataset_script(job),
+        **programs_of_job,
+    )
+
+
+def environment_on_host(job: Job, program: str) -> dict[str, str]:
+    """Return what the environment of a job without a container, whose first word is `program`, gets
+    on top of the caller's."""
+    added = {"PYTHONUNBUFFERED": "1"} | environment(job)
+    gpu_ids = job.resources["gpu_ids"]
+    if gpu_ids is not None:  # they count as in nvidia-smi, and CUDA by itself counts otherwise
+        added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
+    is_ours = job.engine == cosmos_environment.PROGRAM and "carried" not in job.options
+    if is_ours and os.path.isabs(program):
+        added |= cosmos_environment.added(Path(program).parent)
+    return added
 
 
 def launch_text(job: Job, before: str = "") -> str:

@@ -3,11 +3,13 @@ objects, archives."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import shlex
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files, findings
@@ -27,16 +29,17 @@ from cosmos_reason.rules import placeholders
 from cosmos_reason.spec import actions, document, own_paths
 
 
-def resolve(launch: Launch) -> tuple[list[dict], dict[str, str]]:
-    """Make the paths in the launch's spec absolute. Return the inputs as they are recorded, and
-    the outputs that have a place of their own, by name. What is not here yet has its name as its
+def resolved(launch: Launch) -> Launch:
+    """Return the launch with absolute paths in its spec, its inputs as they are recorded, and the
+    outputs that have a place of their own, by name. What is not here yet has its name as its
     path."""
+    spec = copy.deepcopy(launch.spec)
     inputs = []
     outputs = {}
     own_model = actions.places(launch.action)["model"]
     for key, schema in document.keys(launch.action).items():
         kind = schema.get("x-path")
-        written = document.get(launch.spec, key, "")
+        written = document.get(spec, key, "")
         if not kind or not isinstance(written, str) or not written:
             continue
         # A server knows its model by name, and checkpoints take the place of the spec's own.
@@ -54,23 +57,23 @@ def resolve(launch: Launch) -> tuple[list[dict], dict[str, str]]:
         if launch.site:  # a path of the site where it lies here, a model of the Hub where it has it
             path = launch.site.here(path)
             path = launch.site.folder_of(path.removeprefix(model_names.HUB)) or path
-        document.set_value(launch.spec, key, path)
+        document.set_value(spec, key, path)
         if kind == "output":
             outputs[key.rpartition(".")[2]] = path
         else:
             inputs.append({"role": key, "path": path, "fingerprint": None})
-    reward_files.make_absolute(launch.spec, launch.working_dir)
+    reward_files.make_absolute(spec, launch.working_dir)
     if not launch.own_script:
-        return inputs, outputs
+        return replace(launch, spec=spec, inputs=inputs, outputs=outputs)
     # Somebody's own dataset script reads what it finds below `custom`: no schema names its paths.
-    here, _ = own_paths.relative(launch.action, launch.spec, launch.working_dir)
+    here, _ = own_paths.relative(launch.action, spec, launch.working_dir)
     for key, path in here.items():
-        document.set_value(launch.spec, key, path)
-    for key, written in own_paths.absolute(launch.action, launch.spec).items():
+        document.set_value(spec, key, path)
+    for key, written in own_paths.absolute(launch.action, spec).items():
         path = os.path.normpath(written)
         if not placeholders.is_one(path, is_path=True):
             inputs.append({"role": key, "path": path, "fingerprint": None})
-    return inputs, outputs
+    return replace(launch, spec=spec, inputs=inputs, outputs=outputs)
 
 
 def models_below(folders: list[str] | None) -> list[str] | None:
@@ -247,28 +250,29 @@ def check_outputs(launch: Launch) -> list[Finding]:
 # -- fetching ----------------------------------------------------------------------------------
 
 
-def stage(launch: Launch) -> list[dict]:
-    """Fetch and unpack what is not a file or folder here, write its place into the spec, and return
-    the inputs with their places, sources and fingerprints. Each content is fetched once. Raises
+def staged(launch: Launch) -> Launch:
+    """Fetch and unpack what is not a file or folder here. Return the launch with the places in its
+    spec, and its inputs with place, source and fingerprint. Each content is fetched once. Raises
     Failure."""
-    staged = []
+    found = []
+    # Which media are to be fetched the annotations say.
     annotations_first = sorted(launch.inputs, key=lambda entry: "annotation" not in entry["role"])
     for entry in annotations_first:
         role, source = entry["role"], entry["path"]
         path = _fetched(launch, role, source) if "://" in source else Path(source)
         if role in document.keys(launch.action):  # a script of somebody's own reads its own
             path = Path(archives.media_folder(path))
-        document.set_value(launch.spec, role, str(path))
+        launch = _at(launch, role, path)
         moved = str(path) != source
         if moved and _is_model(launch, role):
-            _refuse(_of_model(launch, role, path) + _rule_findings(launch))
+            _refuse_model(launch, _of_model(launch, role, path))
         known = fingerprint(path) if path.exists() else None  # else it lies where the work runs
-        record = {"role": role, "path": str(path), "fingerprint": known}
+        kept = {"role": role, "path": str(path), "fingerprint": known}
         if moved:
             from_hub = source.startswith(model_names.HUB)
-            record["source"] = f"{source}@{path.name}" if from_hub else source
-        staged.append(record)
-    return staged
+            kept["source"] = f"{source}@{path.name}" if from_hub else source
+        found.append(kept)
+    return replace(launch, inputs=found)
 
 
 def cache_of(source: str) -> Path | None:
@@ -283,8 +287,7 @@ def cache_of(source: str) -> Path | None:
 def _fetched(launch: Launch, role: str, source: str) -> Path:
     """Return the local copy of a Hub model or of something on S3."""
     if _is_model(launch, role):  # its config first, which may be enough to refuse it
-        document.set_value(launch.spec, role, str(hub.fetch_model(source, ["config.json"], role)))
-        _refuse(_rule_findings(launch))
+        _refuse_model(_at(launch, role, hub.fetch_model(source, ["config.json"], role)), [])
         return hub.fetch_model(source, ["*"], role)
     for keys in dataset_keys(launch.action):
         if role == keys.annotations:
@@ -312,17 +315,20 @@ def _fetched_media(source: str, annotation_path: str) -> Path:
     return s3.snapshot(source, ["*"], names)
 
 
-def _rule_findings(launch: Launch) -> list[Finding]:
-    """Return what the rules say of a spec now that a model is here: of an Omni checkpoint, above
-    all."""
+def _at(launch: Launch, role: str, path: Path) -> Launch:
+    """Return the launch with one of its inputs at another path."""
+    spec = copy.deepcopy(launch.spec)
+    document.set_value(spec, role, str(path))
+    return replace(launch, spec=spec)
+
+
+def _refuse_model(launch: Launch, found: list[Finding]) -> None:
+    """Raise Failure for what was found of a model, and for what the rules say of the spec now that
+    it is here: of an Omni checkpoint, above all."""
     has_own_data = launch.own_script is not None
-    return rules.check(
+    found += rules.check(
         launch.action, launch.engine, launch.spec, launch=True, has_own_data=has_own_data
     )
-
-
-def _refuse(found: list[Finding]) -> None:
-    """Raises Failure when an error is among the findings."""
     if findings.has_errors(found):
         raise findings.Failure(found, findings.EXIT_CHECKS_FAILED)
 
@@ -340,16 +346,16 @@ def fingerprint(path: Path) -> str:
     return f"listing:{hashlib.sha256(json.dumps(listing).encode()).hexdigest()}"
 
 
-def go_on_anew(launch: Launch) -> list[Finding]:
-    """Let a training that is begun anew go on from its newest checkpoint, which is sure to be its
-    own in its own folder alone; an error elsewhere."""
+def going_on(launch: Launch) -> tuple[Launch, list[Finding]]:
+    """Return the launch of a training that, begun anew, goes on from its newest checkpoint; an
+    error where that may be another job's: only the job's own folder is sure to hold its own."""
     if launch.action not in actions.TRAINING or document.get(launch.spec, "train.resume"):
-        return []
+        return launch, []
     if Path(launch.outputs["output_dir"]).is_relative_to(launch.folder):
-        document.set_value(launch.spec, "train.resume", True)
-        return []
+        spec = copy.deepcopy(launch.spec)
+        document.set_value(spec, "train.resume", True)
+        return replace(launch, spec=spec), []
     message = "got train.resume=false and an output folder of your own: begun anew, the training "
     message += "would start over"
-    return [
-        findings.error("JOB-REQUEUE", "--requeue", message, Fix(changes={"train.resume": True}))
-    ]
+    fix = Fix(changes={"train.resume": True})
+    return launch, [findings.error("JOB-REQUEUE", "--requeue", message, fix)]

@@ -1,6 +1,10 @@
 """From flags and a spec to a recorded, running job: what a launch is (`read`), what would run
-(`plan`), the start (`submit`) and the next attempt (`retry`). Both go through `_prepare`, which,
-acting, also asks the machine that will run the job, and fetches inputs."""
+(`plan`), the start (`submit`) and the next attempt of a job (`next_attempt`). All go through
+`_prepare`, which, acting, also asks the machine that will run the job, and fetches inputs.
+
+A Launch never changes. Each step that writes into its spec (absolute paths, a folder for results,
+what was fetched) returns a new Launch with a copy of it.
+"""
 
 from __future__ import annotations
 
@@ -109,12 +113,16 @@ def read(
         spec=spec,
         **options,
     )
-    named, outputs = inputs.resolve(launch)
+    launch = inputs.resolved(launch)
     case, broken = examined(launch, facts)
-    completed = found + _image_findings(launch)
-    return replace(
-        launch, inputs=named, outputs=outputs, case=case, completed=completed, broken=broken
-    )
+    # NVIDIA's image is asked about the spec as it was written: completed, it has keys of ours.
+    if launch.image and (refused := images.of_framework(launch.image)):
+        found += refused
+    elif _takes_images_of_nvidia(launch):
+        image = launch.image or images.default(engine)
+        found += images.check(action, written, image, launch.image_version)
+        found += images.refused_variables(launch.env or [], image, launch.image_version)
+    return replace(launch, case=case, completed=found, broken=broken)
 
 
 def examined(
@@ -211,7 +219,16 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
                 return job, found + busy
             job, lock = _recorded(job, launch, spec)
     except OSError as problem:
-        raise _not_recorded(problem, launch) from None
+        message = f"got {problem.strerror or problem}, expected room for a job and the right to "
+        message += "write"
+        elsewhere = "--jobs-dir DIR"
+        if launch.retry_of:  # --jobs-dir is where it is looked for, unless its path is given
+            again = ["scripts/launch_job.py", "retry", str(launch.spec_path.parent)]
+            elsewhere = f"{shlex.join(again)} --jobs-dir DIR"
+        problem.filename = problem.filename or str(launch.jobs_dir)
+        way = files.way_out(problem)
+        message += f"; {way}, or a folder elsewhere" if way else ""
+        raise outside("JOB-FOLDER", problem.filename, message, elsewhere) from None
     try:
         platforms.module(job.platform).start(job, lock)
         platforms.spawn(job, lock)
@@ -280,13 +297,6 @@ def next_attempt(
     )
 
 
-def retry(
-    folder: Path, jobs_dir: Path, memory: str | None = None
-) -> tuple[Job | None, list[Finding]]:
-    """Submit the next attempt of an ended job."""
-    return submit(next_attempt(folder, jobs_dir, memory))
-
-
 # -- what stands against a launch --------------------------------------------------------------
 
 
@@ -310,7 +320,8 @@ def in_itself(launch: Launch) -> list[Finding]:
     found += inputs.contents(launch) + inputs.check_outputs(launch)
     if has_errors(found + launch.completed + launch.broken):
         return found  # of such a spec nobody knows how many GPUs it needs
-    return found + (nodes.check(_laid_out(launch)) or _gpu_findings(launch) + _of_site(launch))
+    refused = nodes.check(replace(launch, nodes=nodes.asked(launch)))
+    return found + (refused or _gpu_findings(launch) + _of_site(launch))
 
 
 def named_otherwise(launch: Launch) -> list[tuple[str, str]]:
@@ -373,12 +384,6 @@ def _of_site(launch: Launch) -> list[Finding]:
         else:
             lines.append(f"paths: {{{path}: HERE}}")
     return found + site.unknown(lines)
-
-
-def _laid_out(launch: Launch) -> Launch:
-    """Return the launch on the nodes that its spec was laid out for, unless others were asked
-    for."""
-    return replace(launch, nodes=nodes.asked(launch))
 
 
 def _unserved(launch: Launch) -> list[Finding]:
@@ -444,17 +449,6 @@ def _takes_images_of_nvidia(launch: Launch) -> bool:
     return launch.engine == images.ENGINE and is_taken("image", launch.platform)
 
 
-def _image_findings(launch: Launch) -> list[Finding]:
-    """Return what the spec, as it was written, and the environment ask of NVIDIA's image."""
-    if launch.image and (refused := images.of_framework(launch.image)):
-        return refused
-    if not _takes_images_of_nvidia(launch):
-        return []
-    image = launch.image or images.default(launch.engine)
-    found = images.check(launch.action, launch.written, image, launch.image_version)
-    return found + images.refused_variables(launch.env or [], image, launch.image_version)
-
-
 def _gpu_findings(launch: Launch) -> list[Finding]:
     """Return an error for GPUs that are not as many as the spec needs. Only training minds further
     ones; the embedded engine does without any where one is enough, and trains without any on as
@@ -490,46 +484,49 @@ def _gpu_findings(launch: Launch) -> list[Finding]:
 
 def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Finding]]:
     """Return (record, spec as the engine reads it, findings) of the job in the launch's folder,
-    where nothing is made yet. There is no record when an error is among the findings."""
+    where nothing is made yet. There is no record when an error is among the findings.
+
+    The cheap questions come first: what the words say, then what the platform says of them, and
+    only then, acting, what a node sees and what has to be fetched.
+    """
     platform = platforms.module(launch.platform)
-    spec = launch.spec
     found = objections(launch, acting)
     if has_errors(found):
-        return None, spec, found
-    launch = _laid_out(launch)
+        return None, launch.spec, found
+    launch = replace(launch, nodes=nodes.asked(launch))
     found += platform.check(launch, acting)
     if has_errors(found):
-        return None, spec, found
+        return None, launch.spec, found
     if launch.requeue:
-        found += inputs.go_on_anew(launch)
-        if has_errors(found):
-            return None, spec, found
-    if launch.carried:
-        launch = _there(launch)
-        spec = launch.spec
-    job = _job(launch)
-    if acting:
-        found += platform.unseen(job, spec) + _unserved(launch)
-        if has_errors(found):
-            return None, spec, found
-        job = replace(job, inputs=inputs.stage(launch))
+        launch, refused = inputs.going_on(launch)
+        found += refused
+        if refused:
+            return None, launch.spec, found
+    if launch.carried and launch.site:  # every path as the site calls it
+        names = ("spec", "inputs", "outputs", "entry_script", "checkpoints")
+        there = launch.site.there
+        moved = {name: job_folder.walked(getattr(launch, name), there) for name in names}
+        launch = replace(launch, **moved)
+    recorded, spec = _job(launch), _spec_of_engine(launch)
+    job = platform.prepare(recorded, spec)
+    if not acting:
+        return job, spec, found
+    found += platform.unseen(job, spec) + _unserved(launch)
+    if has_errors(found):
+        return None, spec, found
+    # What is fetched or unpacked lies elsewhere from now on, and the command has to name it there.
+    launch = inputs.staged(launch)
+    spec = _spec_of_engine(launch)
+    return platform.prepare(replace(recorded, inputs=launch.inputs), spec), spec, found
+
+
+def _spec_of_engine(launch: Launch) -> dict:
+    """Return the launch's spec without keys of ours that the other engines would refuse."""
+    spec = copy.deepcopy(launch.spec)
     for key, schema in document.keys(launch.action).items():
         if schema.get("x-own") and launch.engine not in schema["x-engines"]:
-            document.delete(spec, key)  # the other engine refuses keys of ours
-    return platform.prepare(job, spec), spec, found
-
-
-def _there(launch: Launch) -> Launch:
-    """Return the launch with every path as the site calls it."""
-    if launch.site is None:
-        return launch
-
-    def moved(value):
-        return job_folder.walked(value, launch.site.there)
-
-    own = {name: moved(getattr(launch, name)) for name in ("spec", "inputs", "outputs")}
-    own |= {name: moved(getattr(launch, name)) for name in ("entry_script", "checkpoints")}
-    return replace(launch, **own)
+            document.delete(spec, key)
+    return spec
 
 
 def _job(launch: Launch) -> Job:
@@ -542,9 +539,7 @@ def _job(launch: Launch) -> Job:
     if launch.gpu_ids is not None:
         gpus = len(launch.gpu_ids)
     sources = [entry["path"] for entry in launch.inputs] + (launch.checkpoints or [])
-    if launch.carried:
-        return _job_elsewhere(launch, node_count, gpus)
-    return Job(
+    job = Job(
         folder=launch.folder,
         job_id=launch.folder.name,
         action=launch.action,
@@ -568,11 +563,8 @@ def _job(launch: Launch) -> Job:
         parent_job=record.owner(sources),
         retry_of=launch.retry_of,
     )
-
-
-def _job_elsewhere(launch: Launch, node_count: int, gpus: int | None) -> Job:
-    """Return the record of a launch that is written out: without a time, an id, or anything of this
-    machine, so that the same request gives the same bytes."""
+    if not launch.carried:
+        return job
     place = {"skill": f"{launch.folder}/skill"}
     if launch.platform == "docker":
         place["skill"] = "/skill"  # run.sh mounts it there
@@ -580,25 +572,16 @@ def _job_elsewhere(launch: Launch, node_count: int, gpus: int | None) -> Job:
         place["skill"] = launch.site.get("skill_dir") or place["skill"]
         place["environment"] = launch.site.get("environment")
         place["offline"] = launch.site.is_offline
-    return Job(
-        folder=launch.folder,
-        job_id=launch.folder.name,
-        action=launch.action,
-        engine=launch.engine,
-        platform=launch.platform,
+    # Without a time, an id, or anything of this machine: the same request gives the same bytes.
+    return replace(
+        job,
         created_at="",
-        spec={"path": str(launch.folder / record.SPEC), "sha256": None, "source": None,
-              "source_sha256": files.sha256(launch.spec_path)},
+        spec=job.spec | {"source": None},
         working_dir=str(launch.folder),
-        image=launch.image,
-        options=launch.record() | {"carried": place},
-        resources={"nodes": node_count, "gpus_per_node": gpus, "gpu_ids": launch.gpu_ids},
-        inputs=launch.inputs,
-        outputs=launch.outputs,
-        site=launch.site.name if launch.site else None,
+        options=job.options | {"carried": place},
         platform_ref={},
-        retry_of=launch.retry_of,
-    )  # fmt: skip
+        parent_job=None,
+    )
 
 
 def _recorded(job: Job, launch: Launch, spec: dict) -> tuple[Job, int]:
@@ -625,15 +608,3 @@ def _recorded(job: Job, launch: Launch, spec: dict) -> tuple[Job, int]:
             os.close(lock)
             raise
     return job, lock
-
-
-def _not_recorded(problem: OSError, launch: Launch) -> Failure:
-    message = f"got {problem.strerror or problem}, expected room for a job and the right to write"
-    elsewhere = "--jobs-dir DIR"
-    if launch.retry_of:  # --jobs-dir is where it is looked for, unless its path is given
-        again = ["scripts/launch_job.py", "retry", str(launch.spec_path.parent)]
-        elsewhere = f"{shlex.join(again)} --jobs-dir DIR"
-    problem.filename = problem.filename or str(launch.jobs_dir)
-    way = files.way_out(problem)
-    message += f"; {way}, or a folder elsewhere" if way else ""
-    return outside("JOB-FOLDER", problem.filename, message, elsewhere)

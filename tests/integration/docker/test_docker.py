@@ -237,7 +237,7 @@ def test_a_container_that_was_removed_is_no_mystery(site):
 def test_a_failed_job_is_retried_with_the_same_engine_and_image(site):
     folder = site.submit(steps=2)
     first = ended(folder)
-    again, _ = launch.retry(folder, site.jobs)
+    again, _ = launch.submit(launch.next_attempt(folder, site.jobs))
     assert again.retry_of == folder.name and again.job_id != folder.name
     assert (again.image, again.options) == (first.image, first.options)
     assert ended(site.jobs / again.job_id).outputs == first.outputs

@@ -588,7 +588,7 @@ def test_cancel_asks_then_insists_and_retry_goes_on(site):
     assert record.state == "CANCELED" and "of 500" in record.reason
     assert ("jobs", folder.name) not in site.api.objects and not site.api.of_kind("pods")
     site.does(output=record.outputs["output_dir"])
-    again, found = launch.retry(folder, site.jobs)
+    again, found = launch.submit(launch.next_attempt(folder, site.jobs))
     assert again.retry_of == folder.name and not [one for one in found if one.severity == "error"]
     assert again.options == record.options
     assert ended(again.folder).state == "COMPLETE"

@@ -208,7 +208,7 @@ def test_a_node_that_goes_down_is_told_and_the_job_retried(site, accounting_clus
         job = ended(folder, HANG)
         assert job.state == "ERROR" and "SLURM: NODE_FAIL" in job.reason, job.reason
         site.does(output=job.outputs["output_dir"])
-        again, found = launch.retry(folder, site.jobs)
+        again, found = launch.submit(launch.next_attempt(folder, site.jobs))
         assert again, found
         job = ended(again.folder, HANG)
         assert job.state == "COMPLETE" and job.retry_of == folder.name, job.reason

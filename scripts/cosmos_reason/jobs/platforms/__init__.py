@@ -1,5 +1,4 @@
-"""Where jobs run: one module per platform, each with the same parts. Jobs of SLURM run their words
-on a node as local ones do: slurm takes them, and their environment, from local.
+"""Where jobs run: one module per platform, each with the same parts.
 
 FOLLOWED                         whether a supervisor of ours follows its jobs
 CHOOSES_GPUS                     whether it is asked for a number of GPUs, not for certain ones
@@ -8,9 +7,10 @@ check_words(launch)              findings: what stands against its words alone
 check(launch, acting)            findings: what stands against a launch before its inputs are
                                  fetched; when the platform is out of reach: Failure (exit 3) to
                                  act, a warning to plan
-unseen(job, spec)                findings: what the machine that will run the job lacks of it, asked
-                                 before inputs are fetched
-prepare(job, spec) -> job        with its command, image and options
+prepare(job, spec) -> job        with its command, image and options; asks for little, and makes
+                                 nothing: a plan needs it, and submit again once inputs are fetched
+unseen(job, spec)                findings: what the machine that will run a prepared job lacks of
+                                 it, asked before inputs are fetched
 write(folder, job, spec) -> job  write the files that the work needs into the folder, which is not
                                  the job's yet, and record them
 start(job, lock)                 begin what the supervisor does not begin; the job stays PENDING

@@ -220,7 +220,6 @@ def _moved(job: Job, word: str) -> str:
 def unseen(job: Job, spec: dict) -> list[Finding]:
     """Return what a pod does not have. A file that is made here for a moment tells it whether the
     jobs folder is the same storage there."""
-    job = prepare(job, spec)
     target, asked = _cluster(job), job.options["kubernetes"]
     work = replace(_work(job, spec), name=f"tao-look-{secrets.token_hex(4)}")
     looked_for = []

@@ -13,7 +13,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,6 @@ from cosmos_reason.spec import actions
 
 FOLLOWED = True
 CHOOSES_GPUS = False
-COSMOS_RL = "cosmos-rl"
 GPU_LINE = re.compile(r"^GPU (\d+): (.*) \(UUID: ([^)]*)\)", re.MULTILINE)
 SECONDS_TO_DIE = 5  # after SIGKILL
 
@@ -52,7 +50,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     if launch.carried:
         return []
     needed = launch.needed_gpus
-    on_cosmos = launch.engine == COSMOS_RL
+    on_cosmos = launch.engine == cosmos_environment.PROGRAM
     has_ranks = needed > 1 and launch.action in actions.TRAINING
     listed = ""
     if on_cosmos or has_ranks:
@@ -141,35 +139,7 @@ def _listed_gpus() -> str:
 
 
 def prepare(job: Job, spec: dict) -> Job:
-    programs = {"python": sys.executable}
-    there = engines.place(job).get("environment")
-    if there or "carried" in job.options:
-        for name, program in (("python", "python3"), ("cosmos_rl", COSMOS_RL)):
-            programs[name] = f"{there}/bin/{program}" if there else program
-    elif job.engine == COSMOS_RL:
-        programs["cosmos_rl"] = cosmos_environment.folder() / cosmos_environment.PROGRAM
-    command = engines.words(
-        job,
-        spec,
-        config=job.folder / record.SPEC,
-        job=job.folder,
-        scripts=engines.programs(job) / "scripts",
-        entry_script=engines.dataset_script(job),
-        **programs,
-    )
-    return replace(job, command=command)
-
-
-def environment(job: Job, program: str) -> dict[str, str]:
-    """Return what the environment of the command, which is `program` and its arguments, gets on top
-    of the caller's. GPU ids count as in nvidia-smi."""
-    added = {"PYTHONUNBUFFERED": "1"} | engines.environment(job)
-    gpu_ids = job.resources["gpu_ids"]
-    if gpu_ids is not None:
-        added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
-    if job.engine == COSMOS_RL and os.path.isabs(program) and "carried" not in job.options:
-        added |= cosmos_environment.added(Path(program).parent)
-    return added
+    return replace(job, command=engines.words_on_host(job, spec))
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
@@ -178,7 +148,7 @@ def unseen(job: Job, spec: dict) -> list[Finding]:
 
 def launch_text(job: Job) -> str:
     before = f"cd {shlex.quote(job.working_dir)} || exit 1\n"
-    for name, value in environment(job, job.command[0]).items():
+    for name, value in engines.environment_on_host(job, job.command[0]).items():
         before += f"export {name}={shlex.quote(value)}\n"
     return engines.launch_text(job, before)
 
@@ -218,7 +188,7 @@ def run(job: Job, lock: int) -> int:
     with open(job.folder / record.LOG, "ab") as log:
         work = subprocess.Popen(
             job.command,
-            env=os.environ | environment(job, job.command[0]),
+            env=os.environ | engines.environment_on_host(job, job.command[0]),
             cwd=job.working_dir,
             stdin=subprocess.DEVNULL,
             stdout=log,

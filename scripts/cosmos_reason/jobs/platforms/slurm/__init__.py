@@ -15,9 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, Finding, error, has_errors, warning
-from cosmos_reason.jobs import containers, evidence, more_memory, nodes, record
+from cosmos_reason.base.job_folder import MARK
+from cosmos_reason.jobs import (
+    containers,
+    cosmos_environment,
+    engines,
+    evidence,
+    more_memory,
+    nodes,
+    record,
+)
 from cosmos_reason.jobs.options import Launch
-from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, paths, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
@@ -95,8 +103,9 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     where = machine(launch)
     found = cluster.check_variables()
     names_environment = "environment" in (launch.place or {})
-    if launch.engine == local.COSMOS_RL and not launch.image and not names_environment:
-        found += local.cosmos_environment.findings(launch.action)
+    is_cosmos = launch.engine == cosmos_environment.PROGRAM
+    if is_cosmos and not launch.image and not names_environment:
+        found += cosmos_environment.findings(launch.action)
     rows, fix = "got no sbatch on this machine", UNREACHED
     if cluster.has_commands(where):
         rows, fix = partitions.ask(where), cluster.look(where, "scontrol ping")
@@ -155,8 +164,8 @@ def prepare(job: Job, spec: dict) -> Job:
         options = {name: value for name, value in said.items() if value} | options
     job = replace(job, image=image, options=options)
     if job.image is None:
-        words = local.prepare(job, spec).command
-        if modules.load(job.options) and job.engine != local.COSMOS_RL:
+        words = engines.words_on_host(job, spec)
+        if modules.load(job.options) and job.engine != cosmos_environment.PROGRAM:
             words[0] = modules.PYTHON
     else:
         _refuse(script.unmountable(job, spec))
@@ -226,19 +235,19 @@ def _seconds_to_save(job: Job, minutes: int) -> int:
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
     where = cluster.host(job.options.get("slurm_host"))
-    return paths.check(where, prepare(job, spec))
+    return paths.check(where, job)
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
     if job.image is None:
-        values = local.environment(job, script.program(job))
+        values = engines.environment_on_host(job, script.program(job))
         if modules.load(job.options):
             values = {"PATH": modules.path()} | values
     else:
         job = containers.write(folder, job, spec)
         values = containers.values(job)
     if "carried" not in job.options:  # else the run gets its id when it starts
-        values |= {local.MARK: job.job_id}
+        values |= {MARK: job.job_id}
     script.write(folder, job, spec, values, paths.needed(job))
     return job
 
