@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason.base.findings import Failure, Finding, error, has_errors, warning
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, Finding, error, has_errors, warning
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import (
     containers,
@@ -98,7 +98,6 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     """Return whether the cluster answers and has what is asked for (a plan may do without)."""
     if launch.carried:
         return []
-    needed = launch.needed_gpus
     launch = _with_variables(launch)
     where = machine(launch)
     found = cluster.check_variables()
@@ -114,42 +113,30 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         if acting:
             raise cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
         return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, fix)]
-    found += _partition(launch, rows, needed)
-    if launch.engine == images.ENGINE or launch.image:
-        found += cluster.check_pyxis(where)
-    if not where.is_here and acting and not has_errors(found):
-        found += _folder_there(where, launch.jobs_dir)
-    return found
 
-
-def _partition(launch: Launch, rows: list[partitions.Nodes], needed: int) -> list[Finding]:
-    """Return whether the partition has what is asked for."""
+    # The partition: sbatch takes a job that no node of it will ever run, and lets it wait.
     name = partitions.wanted(rows, launch.partition)
-    count = nodes.count(launch.nodes, needed)
-    gpus = _gpus(launch, needed, count)
+    count = nodes.count(launch.nodes, launch.needed_gpus)
+    gpus = max(1, launch.needed_gpus // count)
+    if launch.gpu_ids == [] or launch.endpoint:
+        gpus = 0
     size = {"cpus": launch.cpus, "exclusive": launch.exclusive}
     wish = partitions.Wish(count, gpus, launch.gres, launch.time_limit, **size)
     way = (launch.action, launch.engine, launch.platform)
-    others = nodes.others(way, needed, partitions.gpus_of_nodes(rows, name, wish.kind))
-    found = [*partitions.check(rows, name, wish, others)]
-    return [*found, *partitions.check_cpus(rows, name, wish)]
+    there = partitions.gpus_of_nodes(rows, name, wish.kind)
+    found += partitions.check(rows, name, wish, nodes.others(way, launch.needed_gpus, there))
+    found += partitions.check_cpus(rows, name, wish)
+    if launch.engine == images.ENGINE or launch.image:
+        found += cluster.check_pyxis(where)
 
-
-def _folder_there(where: Host, jobs_dir: Path) -> list[Finding]:
-    """Return an error when the login node does not see the folder of jobs. Raises Failure (exit
-    3)."""
-    nearest = next(folder for folder in (jobs_dir, *jobs_dir.parents) if folder.is_dir())
-    if where.has(str(nearest)):
-        return []
-    message = f"got no such folder on {where.name}, expected one that the cluster shares"
-    return [error("JOB-SLURM-FOLDER", nearest, message, "--jobs-dir DIR")]
-
-
-def _gpus(launch: Launch, needed: int, count: int) -> int:
-    """GPUs of each node."""
-    if launch.gpu_ids == [] or launch.endpoint:
-        return 0
-    return max(1, needed // count)
+    # The record is written here and read there: both have to see the folder of jobs.
+    if not where.is_here and acting and not has_errors(found):
+        parents = (launch.jobs_dir, *launch.jobs_dir.parents)
+        nearest = next(folder for folder in parents if folder.is_dir())
+        if not where.has(str(nearest)):
+            message = f"got no such folder on {where.name}, expected one that the cluster shares"
+            found.append(error("JOB-SLURM-FOLDER", nearest, message, "--jobs-dir DIR"))
+    return found
 
 
 def prepare(job: Job, spec: dict) -> Job:
@@ -168,15 +155,12 @@ def prepare(job: Job, spec: dict) -> Job:
         if modules.load(job.options) and job.engine != cosmos_environment.PROGRAM:
             words[0] = modules.PYTHON
     else:
-        _refuse(script.unmountable(job, spec))
+        unmountable = script.unmountable(job, spec)
+        if unmountable:
+            raise Failure(unmountable, EXIT_BAD_INPUT)
         words = containers.command(job, spec)
     batch = str(job.folder / script.BATCH)
     return replace(job, command=["sbatch", *_flags(job), batch, *words])
-
-
-def _refuse(found: list[Finding]) -> None:
-    if found:
-        raise Failure(found, exit_code=2)
 
 
 def _flags(job: Job) -> list[str]:
@@ -203,7 +187,19 @@ def _flags(job: Job) -> list[str]:
     if options.get("exclusive"):
         flags.append("--exclusive")
     if job.action in actions.TRAINING:
-        flags.append(f"--signal=USR1@{_seconds_to_save(job, _minutes(job))}")
+        # A training is told to save what it has before its limit ends it: its own limit, else the
+        # partition's, of which a plan to carry knows nothing. SLURM may tell it up to a minute
+        # earlier. What is sharded over several GPUs is large, and takes longer.
+        minutes = WARNING_SECONDS
+        if options.get("time_limit"):
+            minutes = partitions.minutes(options["time_limit"])
+        elif "carried" not in options:
+            rows = partitions.latest(cluster.host(options.get("slurm_host")))
+            name = partitions.wanted(rows, options.get("partition"))
+            minutes = partitions.default_minutes(rows, name)
+        is_sharded = job.resources["nodes"] * job.resources["gpus_per_node"] > 1
+        longest = 2 * WARNING_SECONDS if is_sharded else WARNING_SECONDS
+        flags.append(f"--signal=USR1@{max(1, min(longest, minutes * 60 // 4))}")
     gpus = job.resources["gpus_per_node"]
     gres = options.get("gres", "gpu")
     if gpus and gres.startswith("gpus-per-node"):
@@ -212,25 +208,6 @@ def _flags(job: Job) -> list[str]:
     elif gpus and gres != "none":
         flags.append(f"--gres={gres}:{gpus}")
     return flags
-
-
-def _minutes(job: Job) -> int:
-    """Return the time limit of a job, which the partition has for one that names none."""
-    written = job.options.get("time_limit")
-    if written:
-        return partitions.minutes(written)
-    if "carried" in job.options:
-        return WARNING_SECONDS  # of a limit that nobody said: as long as any
-    rows = partitions.latest(cluster.host(job.options.get("slurm_host")))
-    return partitions.default_minutes(rows, partitions.wanted(rows, job.options.get("partition")))
-
-
-def _seconds_to_save(job: Job, minutes: int) -> int:
-    """Return how long before its limit a training is told to save what it has; what is sharded is
-    large. SLURM may tell it up to a minute earlier."""
-    gpus = job.resources["nodes"] * job.resources["gpus_per_node"]
-    longest = WARNING_SECONDS if gpus <= 1 else 2 * WARNING_SECONDS
-    return max(1, min(longest, minutes * 60 // 4))
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
@@ -340,7 +317,18 @@ def judged(job: Job) -> Job:
     awaiting = _awaiting(job, f"{told}; what its nodes noted is awaited for a minute")
     if is_expected and _is_awaited(awaiting, NOTE_SECONDS):
         return awaiting
-    return _as_seen(job, seen) if seen else _never_seen(job)
+    if seen:
+        return _as_seen(job, seen)
+    if job.started_at:
+        return _ended(job, None, "the cluster knows it no more")
+    number = job.platform_ref.get("slurm_job_id")
+    forgotten = f"the cluster knows job {number} no more, which did not begin"
+    why = forgotten if number else "the cluster has no such job: it was not taken"
+    never = _ended(job, None, problem=why)
+    # Should it be taken late all the same, its script sees that it is no longer wanted. Asked for
+    # after it was judged: it was not canceled.
+    record.request_cancel(job.folder)
+    return never
 
 
 def _awaiting(job: Job, why: str) -> Job:
@@ -373,7 +361,16 @@ def _as_seen(job: Job, seen: cluster.Seen) -> Job:
     job = _without_end_seen(replace(job, platform_ref=reference))
     is_older = job.started_at and "requeue" not in job.options  # than what its script noted
     if seen.state in cluster.WAITING and not is_older:
-        return replace(job, state=record.PENDING, reason=_why_it_waits(job, seen))
+        why = seen.reason if seen.reason not in ("", "None") else ""
+        told = filter(None, ["begins it anew" if job.started_at else "", why])
+        reason = "; ".join(told)
+        reason = f"SLURM: {reason}" if reason else ""
+        if seen.state in cluster.HELD or "held" in seen.reason.lower():  # until somebody acts
+            where = cluster.host(job.options.get("slurm_host"))
+            release = cluster.look(where, f"scontrol release {seen.slurm_id}")
+            held = seen.reason or seen.state
+            reason = f"SLURM holds it ({held}) until it is released: {release}"
+        return replace(job, state=record.PENDING, reason=reason)
     if seen.state in cluster.RUNNING | cluster.WAITING:
         began = job.started_at or record.now()
         return replace(job, state=record.RUNNING, started_at=began, reason="")
@@ -385,39 +382,12 @@ def _as_seen(job: Job, seen: cluster.Seen) -> Job:
     # A job may be called running, and its script not be begun.
     is_unnoted = seen.state == "FAILED" and not _words_of(job.folder / script.STARTED)
     if not job.started_at or is_unnoted:
-        return _ended(job, seen.exit_code, problem=_never_begun(job, seen))
+        problem = f"it ended before it began ({seen.note or f'SLURM: {seen.state}'})"
+        if seen.state == "FAILED":
+            nodes_named = seen.nodes or "its node"
+            problem += f": most likely {nodes_named} does not see {job.folder}"
+        return _ended(job, seen.exit_code, problem=problem)
     return _ended(job, seen.exit_code, seen.note)
-
-
-def _never_begun(job: Job, seen: cluster.Seen) -> str:
-    told = seen.note or f"SLURM: {seen.state}"
-    likely = ""
-    if seen.state == "FAILED":
-        likely = f": most likely {seen.nodes or 'its node'} does not see {job.folder}"
-    return f"it ended before it began ({told}){likely}"
-
-
-def _why_it_waits(job: Job, seen: cluster.Seen) -> str:
-    why = seen.reason if seen.reason not in ("", "None") else ""
-    if not seen.is_held:
-        anew = "begins it anew" if job.started_at else ""
-        return f"SLURM: {'; '.join(filter(None, [anew, why]))}" if anew or why else ""
-    where = cluster.host(job.options.get("slurm_host"))
-    release = cluster.look(where, f"scontrol release {seen.slurm_id}")
-    return f"SLURM holds it ({seen.reason or seen.state}) until it is released: {release}"
-
-
-def _never_seen(job: Job) -> Job:
-    """Return the cluster knows no such job: it was never taken, or is forgotten. Should it be taken
-    late all the same, its script sees that it is no longer wanted."""
-    if not job.started_at:
-        number = job.platform_ref.get("slurm_job_id")
-        forgotten = f"the cluster knows job {number} no more, which did not begin"
-        why = forgotten if number else "the cluster has no such job: it was not taken"
-        never = _ended(job, None, problem=why)
-        record.request_cancel(job.folder)
-        return never
-    return _ended(job, None, "the cluster knows it no more")
 
 
 def as_started(job: Job) -> Job:
@@ -449,11 +419,26 @@ def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -
     if codes:
         job = replace(job, platform_ref=job.platform_ref | {"node_exit_codes": codes})
     count = job.resources["nodes"]
-    exit_code = _first_failure(exit_code, codes, count)
-    note = "; ".join(filter(None, [note, _of_nodes(codes, count)]))
+    failed = {name: code for name, code in codes.items() if code}
+    if failed:
+        # The node that failed first tells why: srun ends the others for it, kills those that do not
+        # end, and answers with the highest code, or with 1 where memory did not suffice.
+        others_killed = len(codes) < count and exit_code in KILLED_BY_SRUN
+        all_told = len(codes) == count and exit_code
+        if all_told or others_killed or exit_code == max(failed.values()):
+            exit_code = next(iter(failed.values()))
+        if count > 1:
+            named = ", ".join(f"{name} {code}" for name, code in failed.items())
+            note = "; ".join(filter(None, [note, f"exit codes of nodes: {named}"]))
+            if len(codes) < count:
+                note += f"; ended before they noted one: {count - len(codes)}"
     job = evidence.ended(job, exit_code, problem, note)
     job = replace(job, diagnosis=[*_want_of_memory(job), *job.diagnosis])
-    return _without_environment(replace(job, ended_at=_time_of_end(job) or job.ended_at))
+    noted = job.folder / script.ENDED
+    if noted.exists():  # which may be long before somebody asks; the storage has its own clock
+        ended_at = min(noted.stat().st_mtime_ns / 1e9, time.time())
+        job = replace(job, ended_at=record.time_text(ended_at))
+    return _without_environment(job)
 
 
 def _want_of_memory(job: Job) -> list[dict]:
@@ -473,49 +458,15 @@ def _want_of_memory(job: Job) -> list[dict]:
     return [error("JOB-SLURM-MEMORY", "--memory", message, more).to_json()]
 
 
-def _time_of_end(job: Job) -> str | None:
-    """Return when the batch script noted its end, which may be long before somebody asks."""
-    try:
-        noted = _written(job.folder / script.ENDED) / 1e9
-    except OSError:
-        return None
-    return record.time_text(min(noted, time.time()))  # the storage has its own clock
-
-
-def _first_failure(exit_code: int | None, codes: dict[str, int], count: int) -> int | None:
-    """Return the exit code that tells why a job failed. Of several nodes the first that failed
-    does: srun ends the others for it, kills those that do not end, and answers with the highest
-    code, or with 1 where memory did not suffice."""
-    failures = [code for code in codes.values() if code]
-    others_killed = len(codes) < count and exit_code in KILLED_BY_SRUN
-    all_told = len(codes) == count and exit_code
-    if failures and (all_told or others_killed or exit_code == max(failures)):
-        return failures[0]
-    return exit_code
-
-
-def _of_nodes(codes: dict[str, int], count: int) -> str:
-    """Return how those of several nodes ended that failed."""
-    failed = [f"{name} {code}" for name, code in codes.items() if code]
-    if count == 1 or not failed:
-        return ""
-    told = f"exit codes of nodes: {', '.join(failed)}"
-    unnoted = count - len(codes)
-    return f"{told}; ended before they noted one: {unnoted}" if unnoted else told
-
-
 def node_exit_codes(job: Job) -> dict[str, int]:
     """Return the exit code of each node, in the order of their ends."""
     codes = {}
-    for path in sorted(job.folder.glob(script.NODE_EXIT), key=_written):
+    by_time = sorted(job.folder.glob(script.NODE_EXIT), key=lambda path: path.stat().st_mtime_ns)
+    for path in by_time:
         noted = _words_of(path)
         if len(noted) == 2 and noted[1].isdecimal():
             codes[noted[0]] = int(noted[1])
     return codes
-
-
-def _written(path: Path) -> int:
-    return path.stat().st_mtime_ns
 
 
 def _without_environment(job: Job) -> Job:

@@ -81,11 +81,6 @@ class Seen:
     exit_code: int | None = None
 
     @property
-    def is_held(self) -> bool:
-        """Return whether it waits until somebody releases it."""
-        return self.state in HELD or "held" in self.reason.lower()
-
-    @property
     def note(self) -> str:
         """Return what a record says of an end, '' for a plain one."""
         if self.state in ("COMPLETED", "FAILED", *WAITING, *RUNNING):
@@ -157,9 +152,17 @@ def find(where: Host, name: str, since: str, fresh: bool = False) -> Seen | None
         found = _queue(where, fresh=True).get(name)
     if found is None:
         return _accounted(where, name, since)
-    if found.state in ENDED - {"COMPLETED"}:
-        return _with_details(where, found)
-    return found
+    if found.state != "FAILED":
+        return found
+    # The queue does not tell the exit code, and calls a preempted job failed.
+    answer = where.call("scontrol", "show", "job", "--oneliner", found.slurm_id)
+    told = EXIT_CODE.search(answer.out)
+    if not told:
+        return found
+    code = _exit_code(*told.groups())
+    if PREEMPTED.search(answer.out):
+        return replace(found, state="PREEMPTED", reason="", exit_code=code)
+    return replace(found, exit_code=code)
 
 
 def _queue(where: Host, fresh: bool) -> dict[str, Seen]:
@@ -178,19 +181,6 @@ def _queue(where: Host, fresh: bool) -> dict[str, Seen]:
             jobs[name] = Seen(slurm_id, state, reason, nodes)
     _queues[where] = (time.monotonic(), jobs)
     return jobs
-
-
-def _with_details(where: Host, seen: Seen) -> Seen:
-    """Return a failed job with its exit code, and a preempted one as preempted, of which SLURM says
-    only that it failed."""
-    answer = where.call("scontrol", "show", "job", "--oneliner", seen.slurm_id)
-    told = EXIT_CODE.search(answer.out)
-    if not told or seen.state != "FAILED":
-        return seen
-    code = _exit_code(*told.groups())
-    if PREEMPTED.search(answer.out):
-        return replace(seen, state="PREEMPTED", reason="", exit_code=code)
-    return replace(seen, exit_code=code)
 
 
 def _exit_code(code: str, number: str) -> int:

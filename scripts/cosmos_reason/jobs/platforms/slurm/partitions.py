@@ -168,10 +168,21 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
         yield error("PRE-SLURM-DOWN", name, message, "sinfo --summarize")
     yield from _check_time(mine, wish.time_limit)
     if wish.counted_gpus and wish.kind and not most_gpus(mine, name, wish.kind):
-        yield _no_type(mine, wish)
+        kinds = sorted({kind for row in mine for kind in row.gpus_by_type if kind})
+        message = f"got {wish.gres}, expected a GPU type (GRES) of the nodes in {name}: "
+        message += ", ".join(kinds) or "none has one"
+        message += did_you_mean(wish.kind.lower(), [kind.lower() for kind in kinds])
+        yield error("PRE-SLURM-GRES", "--gres", message)
         return
     if wish.counted_gpus and not most_gpus(mine, name):
-        yield _no_gpus(name, rows, wish.gpus)
+        message = f"got no node with GPUs (GRES) in {name}, expected {wish.gpus} on each"
+        having = [row for row in rows if row.is_up and row.gpus()]
+        fix = Fix()
+        if having:  # another partition has some
+            fix = Fix(flags={"--partition": max(having, key=Nodes.gpus).partition})
+        else:
+            message += "; where SLURM does not count GPUs, --gres none does not ask for them"
+        yield error("PRE-SLURM-GRES", name, message, fix)
         return
     yield from _check_nodes(mine, wish, others)
 
@@ -198,29 +209,6 @@ def gpus_of_nodes(rows: list[Nodes], name: str, kind: str = "") -> list[int]:
 def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
     """GPUs of the largest node of a partition, of a type or of any."""
     return max((row.gpus(kind) for row in rows if row.partition == name), default=0)
-
-
-def _no_type(mine: list[Nodes], wish: Wish) -> Finding:
-    name = mine[0].partition
-    kinds = sorted({kind for row in mine for kind in row.gpus_by_type if kind})
-    message = f"got {wish.gres}, expected a GPU type (GRES) of the nodes in {name}: "
-    message += ", ".join(kinds) or "none has one"
-    message += did_you_mean(wish.kind.lower(), [kind.lower() for kind in kinds])
-    return error("PRE-SLURM-GRES", "--gres", message)
-
-
-def _no_gpus(name: str, rows: list[Nodes], gpus: int) -> Finding:
-    """Another partition has some, or the cluster does not count them."""
-    up = [row for row in rows if row.is_up]
-    having = [row for row in up if row.gpus()]
-    message = f"got no node with GPUs (GRES) in {name}, expected {gpus} on each"
-    fix = Fix()
-    if having:
-        large = max(having, key=Nodes.gpus)
-        fix = Fix(flags={"--partition": large.partition})
-    else:
-        message += "; where SLURM does not count GPUs, --gres none does not ask for them"
-    return error("PRE-SLURM-GRES", name, message, fix)
 
 
 def _check_nodes(mine: list[Nodes], wish: Wish, others: Fix) -> Iterator[Finding]:

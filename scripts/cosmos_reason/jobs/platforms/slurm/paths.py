@@ -33,7 +33,14 @@ echo "node $SLURMD_NODENAME"
 def check(where: Host, job: Job) -> list[Finding]:
     """Return an error for each path that a node does not have, and for modules that it cannot load;
     a warning where not as many nodes can look now as the job is to have."""
-    wanted, count = _wanted(job), job.resources["nodes"]
+    caches, count = _caches(job), job.resources["nodes"]
+    # As `needed` says it of a job that is there: what it will make has no folder yet, and what is
+    # to be fetched has the cache for a place.
+    written = [job.folder, *map(Path, job.outputs.values()), *_hub_cache(job)]
+    there = []
+    for path in written:
+        there.append(next(folder for folder in (path, *path.parents) if folder.is_dir()))
+    wanted = _tested([*_read(job), *map(str, caches)], there)
     answer = _asked(where, job, wanted, count)
     nodes_by_line = _nodes_by_line(answer, count)
     found = []
@@ -44,13 +51,21 @@ def check(where: Host, job: Job) -> list[Finding]:
     if nodes_by_line is None:
         refused = refusal(where, job.options, answer.err)
         return [refused or _untried(where, "no node", answer.last_words or "no answer of srun")]
-    caches = _caches(job)
     for line, names in nodes_by_line.items():
         if line.startswith(modules.TOLD):
             found += modules.complaints([line], f"node {', '.join(names)}", job.options, where)
     for line, names in nodes_by_line.items():
         if line.isdecimal():
-            found.append(_unseen(*wanted[int(line)], ", ".join(names), caches))
+            flag, path = wanted[int(line)]
+            what = "that may be written to" if flag == "-w" else "that can be read"
+            message = f"got nothing {what} on node {', '.join(names)}, expected "
+            fix = ""
+            if path in caches:
+                message += "the folder that inputs are fetched into"
+                fix = NEW_CACHE
+            else:
+                message += "what this machine has there; use storage that the nodes share"
+            found.append(error("JOB-SLURM-PATHS", path, message, fix))
     return found
 
 
@@ -107,15 +122,6 @@ def needed(job: Job) -> list[tuple[str, Path]]:
     return _tested(_read(job), written)
 
 
-def _wanted(job: Job) -> list[tuple[str, Path]]:
-    """Return the same before there is a job, with the folders that inputs are to be fetched
-    into."""
-    caches = [str(folder) for folder in _caches(job)]
-    written = [job.folder, *map(Path, job.outputs.values()), *_hub_cache(job)]
-    written = [_nearest(path) for path in written]
-    return _tested([*_read(job), *caches], written)
-
-
 def _hub_cache(job: Job) -> list[Path]:
     """Return the cache that containers mount; other work finds it by its environment."""
     cache = mounts.hub_cache(job) if job.image else None
@@ -152,11 +158,6 @@ def _caches(job: Job) -> list[Path]:
     return found
 
 
-def _nearest(path: Path) -> Path:
-    """Return the folder of a path to be made."""
-    return next(folder for folder in (path, *path.parents) if folder.is_dir())
-
-
 def flags(options: dict, count: int = 1) -> list[str]:
     """Return the flags of srun for a moment of so many nodes, without GPUs. Of several each line
     begins with the number of its node."""
@@ -167,15 +168,3 @@ def flags(options: dict, count: int = 1) -> list[str]:
         if name in options:
             words.append(f"--{name}={options[name]}")
     return words
-
-
-def _unseen(flag: str, path: Path, node: str, caches: list[Path]) -> Finding:
-    what = "that may be written to" if flag == "-w" else "that can be read"
-    message = f"got nothing {what} on node {node}, expected what this machine has there; use "
-    message += "storage that the nodes share"
-    fix = ""
-    if path in caches:
-        message = f"got nothing {what} on node {node}, expected the folder that inputs are "
-        message += "fetched into"
-        fix = NEW_CACHE
-    return error("JOB-SLURM-PATHS", path, message, fix)

@@ -140,7 +140,9 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
     yield from modules.complaints(answered, where, _modules(preflight), host)
     for number, (label, path) in enumerate(read.items()):
         if str(number) in answered:
-            yield _unread(f"{label}={path}", path, where)
+            message = f"got no such path that can be read on {where}, {SHARED}"
+            look = shlex.join(["ls", "-d", path])
+            yield findings.error("PRE-PATH-MISSING", f"{label}={path}", message, look)
     for number, path in enumerate(written, len(read)):
         place = host.place(path) if str(number) in answered else None
         # Where the login node may not write either, the check of disks says so.
@@ -190,8 +192,3 @@ def _modules(preflight: Preflight) -> dict:
     if modules.check_words(names, in_container=False):
         names = []
     return {"modules": names, "env": preflight.options.env or []}
-
-
-def _unread(named: str, path: str, where: str) -> Finding:
-    message = f"got no such path that can be read on {where}, {SHARED}"
-    return findings.error("PRE-PATH-MISSING", named, message, shlex.join(["ls", "-d", path]))

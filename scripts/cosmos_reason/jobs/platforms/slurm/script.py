@@ -153,6 +153,9 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
     load = modules.load(job.options)
+    begin = ANEW if is_requeued else ONCE
+    if is_carried:  # its environment has no secrets and stays; job.sbatch has given the run its id
+        begin = NAMED + (ANEW if is_requeued else "")
     if in_container:  # Pyxis mounts it there, or does not start
         needed = []
     return TEXT.format(
@@ -165,7 +168,7 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
         environment=ENVIRONMENT,
         started=STARTED,
         ended=ENDED,
-        begin=_begin(job, is_requeued).format(**names),
+        begin=begin.format(**names),
         finish=ANEW_END.format(**names) if is_requeued and not is_carried else "",
         profile=modules.PROFILE if load else "",
         modules=f"{load} || {{ note {ENDED} 1; exit 1; }}\n" if load else "",
@@ -173,14 +176,6 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
         flags=shlex.join(_srun_flags(job, spec)),
         launcher=shlex.quote(launcher(job, folder, needed)),
     )
-
-
-def _begin(job: Job, is_requeued: bool) -> str:
-    """Return what comes before the start. Of a launch that was rendered the environment has no
-    secrets and stays, and job.sbatch has given the run its id."""
-    if "carried" in job.options:
-        return NAMED + (ANEW if is_requeued else "")
-    return ANEW if is_requeued else ONCE
 
 
 def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
