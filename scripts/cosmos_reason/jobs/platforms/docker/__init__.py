@@ -136,44 +136,32 @@ def _run_flags(job: Job, spec: dict, facts: dict) -> list[str]:
     """Return the flags of `docker run`. `facts`: what the engine says about itself."""
     flags = ["--detach", "--name", job.job_id, "--label", f"{LABEL}={job.job_id}"]
     flags += ["--init", "--pull=never", "--ipc=host"]
-    flags += _user(facts) + _gpus(job.resources["gpu_ids"], facts)
+    # The root of a rootless engine's container is its user, who may raise no limits. Elsewhere the
+    # results are to belong to who launches.
+    if not is_rootless(facts):
+        flags += ["--user", f"{os.getuid()}:{os.getgid()}"]
+        for group in os.getgroups():
+            if group != os.getgid():
+                flags += ["--group-add", str(group)]
+        for limit in ("memlock=-1", "stack=67108864", "nofile=65536:65536"):
+            flags += ["--ulimit", limit]
+    # By id, since docker counts from the first GPU otherwise. The double quotes are docker's own.
+    gpu_ids = job.resources["gpu_ids"]
+    if gpu_ids is None and has_nvidia(facts):
+        flags += ["--gpus", "all"]
+    elif gpu_ids:
+        flags += ["--gpus", f'"device={",".join(gpu_ids)}"']
     if job.options.get("network"):
         flags += ["--network", job.options["network"]]
     flags += ["--workdir", mounts.inside(job.folder), *mounts.flags(job, spec)]
-    return flags + _environment(job, spec)
-
-
-def _user(facts: dict) -> list[str]:
-    if is_rootless(facts):
-        return []  # and no limits, which a rootless engine may not raise
-    words = ["--user", f"{os.getuid()}:{os.getgid()}"]
-    for group in os.getgroups():
-        if group != os.getgid():
-            words += ["--group-add", str(group)]
-    for limit in ("memlock=-1", "stack=67108864", "nofile=65536:65536"):
-        words += ["--ulimit", limit]
-    return words
-
-
-def _gpus(gpu_ids: list[str] | None, facts: dict) -> list[str]:
-    """Return the flags for the GPUs, by id, since docker counts from the first GPU otherwise. The
-    double quotes are docker's own."""
-    if gpu_ids is None:
-        return ["--gpus", "all"] if has_nvidia(facts) else []
-    return ["--gpus", f'"device={",".join(gpu_ids)}"'] if gpu_ids else []
-
-
-def _environment(job: Job, spec: dict) -> list[str]:
-    """Values that are no secrets, and the names of what is passed on: docker takes their values
-    from the environment of its caller."""
+    # Of secrets the names alone: docker takes their values from the environment of its caller.
     passed = containers.passed(job, spec)
-    words = []
     for name, value in containers.values(job).items():
         if name not in passed:
-            words += ["--env", f"{name}={value}"]
+            flags += ["--env", f"{name}={value}"]
     for name in passed:
-        words += ["--env", name]
-    return words
+        flags += ["--env", name]
+    return flags
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
@@ -200,7 +188,12 @@ def start(job: Job, lock: int) -> None:
     except Failure as failure:
         refusal = failure.findings[0]
         # An engine that did not answer may run it all the same, which the next to ask will see.
-        if refusal.id != "JOB-DOCKER-UNREACHABLE" and not _may_run(job):
+        may_run = True
+        if refusal.id != "JOB-DOCKER-UNREACHABLE":
+            with contextlib.suppress(Failure):  # nobody can say
+                begun = inspect(job)
+                may_run = bool(begun) and begun["State"]["Status"] not in ("created", "dead")
+        if not may_run:
             reason = f"the container could not be started: {refusal.message}"
             evidence.ended(job, None, reason).write()
         raise
@@ -208,16 +201,6 @@ def start(job: Job, lock: int) -> None:
         end(job, grace=0)
     with contextlib.suppress(Failure):  # what cannot be asked now, its supervisor will ask
         _as_inspected(job, inspect(job)).write()
-
-
-def _may_run(job: Job) -> bool:
-    """Return whether a container was begun all the same, as where the answer to its start was lost;
-    also when nobody can say."""
-    try:
-        container = inspect(job)
-    except Failure:
-        return True
-    return container is not None and container["State"]["Status"] not in ("created", "dead")
 
 
 def _pull(job: Job) -> None:
@@ -269,16 +252,6 @@ def supervise(job: Job, lock: int) -> None:
         say(str(failure))
 
 
-def _copy_log(job: Job) -> None:
-    """Copy the log of a container that has ended; where it cannot be had, what the supervisor
-    copied stays."""
-    with (
-        contextlib.suppress(subprocess.SubprocessError),
-        files.whole_file(job.folder / record.LOG, "wb") as log,
-    ):
-        _logs(job, log, 10 * PATIENCE)
-
-
 def _logs(job: Job, log: BinaryIO, patience: float, *flags: str) -> None:
     """Write all that the container prints into the open file `log`. Raises SubprocessError when it
     cannot be had."""
@@ -303,13 +276,24 @@ def _as_inspected(job: Job, container: dict | None) -> Job:
         return evidence.ended(job, None, note=note)
     state = container["State"]
     if not job.started_at and not state["StartedAt"].startswith("0001"):
-        job = _as_started(job, container)
+        # The engine's machine has its own clock, which may be ahead of this one.
+        began = min(record.seconds(_without_fraction(state["StartedAt"])), time.time())
+        reference = {"container_id": container["Id"], "image_id": container["Image"]}
+        job = replace(
+            job,
+            state=record.RUNNING,
+            started_at=record.time_text(began),
+            platform_ref=job.platform_ref | reference,
+        )
     if state["Status"] in ("running", "paused", "restarting"):
         return job
     if state["Status"] == "created" or state["Error"]:
         problem = f"the container could not be started: {state['Error']}"
         return evidence.ended(job, None, problem)
-    _copy_log(job)
+    # Where the log cannot be had any more, what the supervisor copied stays.
+    lost = contextlib.suppress(subprocess.SubprocessError)
+    with lost, files.whole_file(job.folder / record.LOG, "wb") as log:
+        _logs(job, log, 10 * PATIENCE)
     note = ""
     if state["OOMKilled"]:
         note = "the kernel ended a process of the container, out of memory"
@@ -317,18 +301,6 @@ def _as_inspected(job: Job, container: dict | None) -> Job:
     if state["OOMKilled"]:
         job = replace(job, diagnosis=[*more_memory.causes(job), *job.diagnosis])
     return replace(job, ended_at=_without_fraction(state["FinishedAt"]))
-
-
-def _as_started(job: Job, container: dict) -> Job:
-    # The engine's machine has its own clock, which may be ahead of this one.
-    began = min(record.seconds(_without_fraction(container["State"]["StartedAt"])), time.time())
-    reference = {"container_id": container["Id"], "image_id": container["Image"]}
-    return replace(
-        job,
-        state=record.RUNNING,
-        started_at=record.time_text(began),
-        platform_ref=job.platform_ref | reference,
-    )
 
 
 def _without_fraction(time_text: str) -> str:

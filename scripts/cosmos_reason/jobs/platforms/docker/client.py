@@ -50,7 +50,20 @@ def docker(host: str, *words: str, timeout: float | None = PATIENCE, **options) 
         raise _unreachable(host, f"got no answer within {timeout} s") from None
     if done.returncode == 0:
         return done.stdout
-    raise _refused(host, _without_warnings(done.stderr))
+    # The client adds warnings, and hints to ask it for help.
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith("WARNING:") and "--help" not in line]
+    printed = " ".join(said)[-600:]
+    message = f"got {printed}"
+    if any(words in printed for words in NO_ENGINE):
+        raise _unreachable(host, message)
+    if "bind source path does not exist" in printed:
+        message += (
+            "; expected every file and folder at the same path on the engine's machine "
+            "(a shared file system)"
+        )
+    fix = RUNTIME if "could not select device driver" in printed else ""
+    raise outside("JOB-DOCKER-FAILED", host, message, fix)
 
 
 def variables(host: str) -> dict[str, str]:
@@ -58,31 +71,6 @@ def variables(host: str) -> dict[str, str]:
     if host == CONTEXT:
         return {}
     return {"DOCKER_HOST": host}
-
-
-def _without_warnings(printed: str) -> str:
-    """Return the end of what the client printed, on one line, without its warnings and its hint to
-    ask for help."""
-    lines = []
-    for line in printed.splitlines():
-        if line.strip() and not line.startswith("WARNING:") and "--help" not in line:
-            lines.append(line)
-    return " ".join(lines)[-600:]
-
-
-def _refused(host: str, printed: str) -> Failure:
-    if any(words in printed for words in NO_ENGINE):
-        return _unreachable(host, f"got {printed}")
-    message = f"got {printed}"
-    fix = ""
-    if "bind source path does not exist" in printed:
-        message += (
-            "; expected every file and folder at the same path on the engine's machine "
-            "(a shared file system)"
-        )
-    if "could not select device driver" in printed:
-        fix = RUNTIME
-    return outside("JOB-DOCKER-FAILED", host, message, fix)
 
 
 def _unreachable(host: str, message: str) -> Failure:

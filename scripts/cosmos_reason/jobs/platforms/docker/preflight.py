@@ -55,7 +55,11 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         message = "got an engine without the NVIDIA runtime, expected one"
         yield report("PRE-DOCKER-RUNTIME", "docker", message, client.RUNTIME)
     if preflight.engine == "tao" or "tao-toolkit" in preflight.image:
-        yield from check_driver(preflight.driver, _toolkit_version(preflight))
+        toolkit = None
+        if preflight.machine:
+            printed = preflight.machine.call("nvidia-ctk", "--version").out
+            toolkit = re.search(r"version ([\d.]+)", printed)
+        yield from check_driver(preflight.driver, toolkit[1] if toolkit else "")
     yield from _image(preflight)
     yield from _entry_script(preflight)
     yield from _cosmos_rl(preflight)
@@ -85,14 +89,6 @@ def unreachable(answer: Answer) -> Finding | None:
     return findings.error("PRE-DOCKER-UNREACHABLE", "docker", message, fix)
 
 
-def _toolkit_version(preflight: Preflight) -> str:
-    if preflight.machine is None:
-        return ""
-    printed = preflight.machine.call("nvidia-ctk", "--version").out
-    version = re.search(r"version ([\d.]+)", printed)
-    return version[1] if version else ""
-
-
 def _image(preflight: Preflight) -> Iterator[Finding]:
     """Yield whether the image is here, or can be pulled."""
     image = preflight.image
@@ -114,22 +110,19 @@ def _image(preflight: Preflight) -> Iterator[Finding]:
     if answer.code == 0:
         message = "not here yet; it can be pulled"
         yield findings.info("PRE-IMAGE-PULL", image, message, f"docker pull {image}")
-    else:
-        yield _no_image(image, answer.last_words)
-
-
-def _no_image(image: str, reason: str) -> Finding:
-    """Why the image cannot be pulled, by what the registry answered."""
+        return
+    reason = answer.last_words
     message = f"got {reason}; expected it here, or in a registry that lets it be pulled."
     if any(word in reason for word in DENIED):
         fix = "docker login nvcr.io --username '$oauthtoken'"
-        return findings.error("PRE-IMAGE-DENIED", image, message, fix)
-    if any(word in reason for word in ABSENT):
+        yield findings.error("PRE-IMAGE-DENIED", image, message, fix)
+    elif any(word in reason for word in ABSENT):
         known = bundle.skill_info()["images"]
         message += findings.did_you_mean(image, known)
         fix = Fix(flags={"--image": next(iter(known))})
-        return findings.error("PRE-IMAGE-MISSING", image, message, fix)
-    return findings.error("PRE-IMAGE-UNREACHABLE", image, message, f"docker pull {image}")
+        yield findings.error("PRE-IMAGE-MISSING", image, message, fix)
+    else:
+        yield findings.error("PRE-IMAGE-UNREACHABLE", image, message, f"docker pull {image}")
 
 
 def _entry_script(preflight: Preflight) -> Iterator[Finding]:
@@ -174,10 +167,17 @@ def _smoke(preflight: Preflight) -> Iterator[Finding]:
     image = preflight.options.gpu_smoke_image or preflight.image
     if not image or preflight.on_cpu:
         return  # that there is no image is said before
-    problem = _fetch_smoke_image(preflight, image)
-    if problem:
-        yield problem
-        return
+    if _docker(preflight, "image", "inspect", "--format", "{{.Id}}", image).code:
+        if not (preflight.options.pull_smoke_image and preflight.options.gpu_smoke_image):
+            message = "not here, so no container was tried with the GPUs"
+            fix = Fix(flags={"--gpu-smoke-image": image, "--pull-smoke-image": True})
+            yield findings.warning("PRE-SMOKE", image, message, fix)
+            return
+        pulled = _docker(preflight, "pull", "--quiet", image, limit=preflight.seconds_left())
+        if pulled.code:
+            message = f"got {pulled.last_words}; expected to pull it"
+            yield findings.error("PRE-SMOKE", image, message, f"docker pull {image}")
+            return
     indices = preflight.options.target_gpu_index
     devices = f'"device={",".join(map(str, indices))}"' if indices else "all"
     container = ["run", "--rm", "--network", "none", "--gpus", devices]
@@ -194,18 +194,3 @@ def _smoke(preflight: Preflight) -> Iterator[Finding]:
     if answer.code or not seen:
         fix = client.RUNTIME
     yield findings.error("PRE-SMOKE", image, message, fix)
-
-
-def _fetch_smoke_image(preflight: Preflight, image: str) -> Finding | None:
-    """Return a finding when the image is not here after this."""
-    if not _docker(preflight, "image", "inspect", "--format", "{{.Id}}", image).code:
-        return None
-    if not (preflight.options.pull_smoke_image and preflight.options.gpu_smoke_image):
-        message = "not here, so no container was tried with the GPUs"
-        fix = Fix(flags={"--gpu-smoke-image": image, "--pull-smoke-image": True})
-        return findings.warning("PRE-SMOKE", image, message, fix)
-    answer = _docker(preflight, "pull", "--quiet", image, limit=preflight.seconds_left())
-    if not answer.code:
-        return None
-    message = f"got {answer.last_words}; expected to pull it"
-    return findings.error("PRE-SMOKE", image, message, f"docker pull {image}")

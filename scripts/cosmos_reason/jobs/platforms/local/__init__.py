@@ -39,73 +39,50 @@ def machine(launch: Launch) -> Host | None:
 
 
 def check_words(launch: Launch) -> list[Finding]:
-    """Return whether the GPUs that are asked for are there."""
+    """Return an error where GPUs that are asked for are not there."""
     if not launch.gpu_ids or launch.carried:
         return []
-    return _absent_gpus(launch, _listed_gpus())
-
-
-def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Return what cosmos-rl needs of this machine, and a GPU for each rank."""
-    if launch.carried:
-        return []
-    needed = launch.needed_gpus
-    on_cosmos = launch.engine == cosmos_environment.PROGRAM
-    has_ranks = needed > 1 and launch.action in actions.TRAINING
-    listed = ""
-    if on_cosmos or has_ranks:
-        listed = _listed_gpus()
-    found = []
-    if on_cosmos:
-        if "environment" not in (launch.place or {}):
-            found += cosmos_environment.findings(launch.action)
-        if not has_errors(found) and not launch.gpu_ids:
-            found += _visible_gpus(listed, needed)
-    elif has_ranks and launch.gpu_ids is None:
-        found += _gpu_of_each_rank(launch, listed, needed)
-    return found
-
-
-def _absent_gpus(launch: Launch, listed: str) -> list[Finding]:
+    listed = _listed_gpus()
     absent = []
     for gpu_id in launch.gpu_ids:
         if f"GPU {gpu_id}:" not in listed and f"UUID: {gpu_id})" not in listed:
             absent.append(gpu_id)
     if not absent:
         return []
-    count = listed.count("UUID: GPU-")
+    count, wanted = listed.count("UUID: GPU-"), len(launch.gpu_ids)
     has = f"{count} GPUs" if count else "no GPU that nvidia-smi lists"
     message = f"got {','.join(absent)}, this machine has {has}"
-    wanted = len(launch.gpu_ids)
     if wanted > count:
         return [error("JOB-GPU-IDS", "--gpu-ids", f"{message}; {WAYS_OUT}")]
     usable = Fix(flags={"--gpu-ids": ",".join(map(str, range(wanted)))})
     return [error("JOB-GPU-IDS", "--gpu-ids", message, usable)]
 
 
-def _visible_gpus(listed: str, needed: int) -> list[Finding]:
-    """Find GPUs that the spec does not use: cosmos-rl counts all GPUs that it sees, whatever the
-    spec uses of them."""
-    count = _count_visible(listed)
-    allowed = bundle.skill_info()["gpu_counts_per_node"]
-    if count in allowed and count >= needed:
+def check(launch: Launch, acting: bool) -> list[Finding]:
+    """Return what cosmos-rl needs of this machine, and an error without a GPU for each rank."""
+    on_cosmos = launch.engine == cosmos_environment.PROGRAM
+    needed = launch.needed_gpus
+    has_ranks = needed > 1 and launch.action in actions.TRAINING
+    if launch.carried or not (on_cosmos or has_ranks):
         return []
-    expected = f"{', '.join(map(str, allowed))} visible ones, {needed} or more"
-    usable = ",".join(map(str, range(needed)))
-    fix = Fix(flags={"--gpu-ids": usable}) if count > needed else ""
-    return [error("JOB-GPU-COUNT", "--gpu-ids", f"got {count} GPUs, expected {expected}", fix)]
-
-
-def _gpu_of_each_rank(launch: Launch, listed: str, needed: int) -> list[Finding]:
-    """Ranks of the embedded engine do not share a GPU; without any they train on the CPU."""
-    count = _count_visible(listed)
-    if not count or count >= needed:
-        return []
-    sizes = bundle.skill_info()["gpu_counts_per_node"]
-    fitting = max(size for size in sizes if size <= count)
-    message = f"got {count} GPUs, the spec needs {needed}; or --gpu-ids none, on the CPU"
-    fix = nodes.rebuilt(launch, fitting)
-    return [error("JOB-GPU-COUNT", "--gpu-ids", message, fix)]
+    found = []
+    if on_cosmos and "environment" not in (launch.place or {}):
+        found += cosmos_environment.findings(launch.action)
+    count, sizes = _count_visible(_listed_gpus()), bundle.skill_info()["gpu_counts_per_node"]
+    if on_cosmos and not has_errors(found) and not launch.gpu_ids:
+        # It counts all GPUs that it sees, whatever the spec uses of them.
+        if count not in sizes or count < needed:
+            message = f"got {count} GPUs, expected {', '.join(map(str, sizes))} visible ones, "
+            message += f"{needed} or more"
+            usable = Fix(flags={"--gpu-ids": ",".join(map(str, range(needed)))})
+            fix = usable if count > needed else ""
+            found.append(error("JOB-GPU-COUNT", "--gpu-ids", message, fix))
+    elif not on_cosmos and launch.gpu_ids is None and 0 < count < needed:
+        # Ranks of the embedded engine do not share a GPU; without any they train on the CPU.
+        message = f"got {count} GPUs, the spec needs {needed}; or --gpu-ids none, on the CPU"
+        fix = nodes.rebuilt(launch, max(size for size in sizes if size <= count))
+        found.append(error("JOB-GPU-COUNT", "--gpu-ids", message, fix))
+    return found
 
 
 def _count_visible(listed: str) -> int:
@@ -221,17 +198,13 @@ def end(job: Job, grace: float) -> None:
         (signal.SIGKILL, SECONDS_TO_DIE, None),
     ):
         send(number, job.job_id, spared)
-        if _is_idle_within(patience, job.folder):
-            return
-
-
-def _is_idle_within(patience: float, folder: Path) -> bool:
-    deadline = time.monotonic() + patience
-    while not record.is_idle(folder):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.1)
-    return True
+        deadline = time.monotonic() + patience
+        while True:
+            if record.is_idle(job.folder):  # the kernel drops its lock with the last process
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.1)
 
 
 def send(number: signal.Signals, job_id: str, spared: int | None) -> None:
