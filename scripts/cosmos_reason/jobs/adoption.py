@@ -58,7 +58,7 @@ def adopt(
         message += "; README.md has the line that starts it"
         raise bad_input("JOB-ADOPT", folder, message)
     home = jobs_dir / job_id[0]
-    if (home / record.RECORD).is_file() and not Job.load(home).is_adopted:
+    if (home / record.RECORD).is_file() and "adopted_from" not in Job.load(home).platform_ref:
         message = "that job was submitted here, and its record stays"
         raise bad_input("JOB-ADOPT", home, message, record.command("status", home))
     job, table, found = _job(folder, home, rendered, site)

@@ -373,6 +373,9 @@ def _slurm(start: Path, job: Job, spec: dict, title: str) -> None:
     batch = str(job.folder / script.BATCH)
     flags = job.command[1 : job.command.index(batch)]
     names = containers.passed(job, spec)
+    # The folders that a job writes to; empty ones are lost on the way through git.
+    homes = [str(job.folder / below) for below in containers.HOME_VARIABLES.values()]
+    folders = dict.fromkeys([*job.outputs.values(), *(homes if job.image else ())])
     flags = [flag for flag in flags if not flag.startswith(("--parsable", "--export="))]
     flags.append(f"--export={','.join(['HOME', 'USER', 'PATH', *names])}")
     head = SBATCH.format(
@@ -380,7 +383,7 @@ def _slurm(start: Path, job: Job, spec: dict, title: str) -> None:
         start=start.name,
         directives="\n".join(f"#SBATCH {shlex.quote(flag)}" for flag in flags),
         folder=shlex.quote(str(job.folder)),
-        folders=" ".join(map(shlex.quote, _folders(job))),
+        folders=" ".join(map(shlex.quote, folders)),
         **_started(job),
         program=shlex.join(job.command[job.command.index(batch) + 1 :]),
     )
@@ -389,12 +392,6 @@ def _slurm(start: Path, job: Job, spec: dict, title: str) -> None:
     files.write_text(start, head + written.partition("\n")[2])
     files.write_text(start.with_name("submit.sh"), SUBMIT.format(start=start.name))
     start.with_name("submit.sh").chmod(0o755)
-
-
-def _folders(job: Job) -> list[str]:
-    """Return the folders that a job writes to; empty ones are lost on the way through git."""
-    homes = [str(job.folder / below) for below in containers.HOME_VARIABLES.values()]
-    return list(dict.fromkeys([*job.outputs.values(), *(homes if job.image else ())]))
 
 
 def _docker(

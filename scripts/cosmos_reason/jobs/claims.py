@@ -12,7 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,57 +83,37 @@ def _at_work(folder: Path, locked: Path | None = None) -> list[Finding]:
     below = (Path(place) for place, _, _ in os.walk(folder) if Path(place) != folder)
     for place in (folder, *folder.parents, *below):
         if record.ID.fullmatch(place.name) and (place / record.RECORD).is_file():
-            busy = _busy_with(folder, place)
+            job, host = place, ""
         elif (place / CLAIM).is_file():
-            if place != locked and _is_locked(place / CLAIM):
-                busy = _busy(folder, "a job that is being submitted")
-            else:
-                busy = _busy_by_claim(folder, place)
+            if place != locked:
+                with (
+                    open(place / CLAIM) as handle,
+                    suppress(OSError),
+                ):  # a file system without locks
+                    try:
+                        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        return [_busy(folder, "a job that is being submitted")]
+            job, host = _read(place)
+            if job is None:
+                continue
         else:
             continue
-        if busy:
-            return [busy]
-    return []
-
-
-def _busy_by_claim(folder: Path, place: Path) -> Finding | None:
-    """Return an error when the job that the claim in `place` names is at work."""
-    job, host = _read(place)
-    if job is None:
-        return None
-    if host != socket.gethostname() and not (job / record.RECORD).is_file():
-        busy = _busy(folder, f"{job.name} of {host}, of which nothing can be known here,")
-        message = f"{busy.message}; once that job has ended, delete {place / CLAIM}"
-        return replace(busy, message=message)
-    return _busy_with(folder, job)
-
-
-def _busy_with(folder: Path, job: Path) -> Finding | None:
-    """Return an error when the job is at work."""
-    if _is_running(job):
-        return _busy(folder, job.name, record.command("watch", job))
-    return None
-
-
-def _is_locked(claim: Path) -> bool:
-    with open(claim) as handle:
+        if host not in ("", socket.gethostname()) and not (job / record.RECORD).is_file():
+            who = f"{job.name} of {host}, of which nothing can be known here,"
+            busy = _busy(folder, who)
+            message = f"{busy.message}; once that job has ended, delete {place / CLAIM}"
+            return [replace(busy, message=message)]
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks
-            return False
-    return False
-
-
-def _is_running(job: Path) -> bool:
-    """Tell whether a job may still be at work: also when nobody can say. Without a sound record its
-    lock tells."""
-    try:
-        return not platforms.refresh(job).has_ended
-    except Failure as failure:
-        nobody_can_say = "job" in failure.findings[0].data
-        return nobody_can_say or ((job / record.LOCK).is_file() and not record.is_idle(job))
+            is_running = not platforms.refresh(job).has_ended
+        except Failure as failure:
+            # Where nobody can say, it may be. Without a sound record its lock tells.
+            nobody_can_say = "job" in failure.findings[0].data
+            is_held = (job / record.LOCK).is_file() and not record.is_idle(job)
+            is_running = nobody_can_say or is_held
+        if is_running:
+            return [_busy(folder, job.name, record.command("watch", job))]
+    return []
 
 
 def _busy(folder: Path, who: str, fix: str = "") -> Finding:

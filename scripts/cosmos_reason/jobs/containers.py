@@ -98,24 +98,19 @@ def write_spec(path: Path, job: Job, inside: dict) -> None:
 def command(job: Job, spec: dict) -> list[str]:
     """Return the program of a job and its arguments, as the container runs them."""
     image_facts = _image_facts(job)
+    script = engines.dataset_script(job)
+    of_image = script == options.IMAGES_SCRIPT
     return engines.words(
         job,
         spec_inside(job, spec),
         inside=mounts.inside,
         python=image_facts.get("python", "python3"),
-        entry_script=_entry_script(job, image_facts),
+        entry_script=image_facts.get("entry_script") if of_image else mounts.inside(script),
         cosmos_rl="cosmos-rl",
         config=mounts.inside(job.folder / record.CONTAINER_SPEC),
         job=mounts.inside(job.folder),
         scripts=mounts.inside(engines.programs(job) / "scripts"),
     )
-
-
-def _entry_script(job: Job, image_facts: dict) -> str | None:
-    script = engines.dataset_script(job)
-    if script == options.IMAGES_SCRIPT:
-        return image_facts.get("entry_script")
-    return mounts.inside(script)
 
 
 def _image_facts(job: Job) -> dict:

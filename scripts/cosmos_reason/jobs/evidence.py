@@ -56,7 +56,11 @@ LOG_LINES = 2_000_000  # of the log's beginning that are searched for known erro
 def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") -> Job:
     """Return the record with the ending that the job's files prove. `exit_code` is None when nobody
     saw one; `problem` says why the work was never started, `note` what else the platform saw."""
-    exit_text = _exit_text(job, exit_code)
+    exit_text = "no exit code is known"
+    if exit_code is not None:
+        exit_text = describe_exit(exit_code)
+    elif job.platform != "slurm":  # where nothing of ours waits for a job
+        exit_text += ", because what waited for it was killed"
     if problem or not job.started_at:
         found = {}
         missing = problem or "the launch was interrupted before the work was started"
@@ -73,18 +77,31 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
     else:
         state = record.ERROR
         reasons = [missing, exit_text, note, _last_line(job)]
-        if job.started_at:
-            diagnosed = _diagnosed(job)
+        log = job.folder / record.LOG
+        if job.started_at and log.is_file():
+            from cosmos_reason.jobs import diagnosis
+
+            with open(log, encoding="utf-8", errors="replace") as printed:
+                lines = islice(diagnosis.read_lines(printed), LOG_LINES)
+                causes = diagnosis.diagnose(lines, record.LOG, job.action)
+            errors = [finding for finding in causes if finding.severity == ERROR]
+            diagnosed = [diagnosis.for_job(finding, job).to_json() for finding in errors]
             # What was ended from outside may succeed when it is tried again.
             was_stopped = any(finding["id"] == STOPPED for finding in diagnosed)
             reasons.append(_goes_on(job) if TAKEN.match(note) or was_stopped else "")
-    end_seen = exit_code is not None
+    ended_at = record.now()
+    if exit_code is None:  # nobody saw the end: when the job last wrote something
+        times = [record.seconds(job.started_at or job.created_at)]
+        for path in (job.folder / record.LOG, job.folder / record.METRICS):
+            if path.is_file():
+                times.append(path.stat().st_mtime)
+        ended_at = record.time_text(max(times))
     return replace(
         job,
         state=state,
         reason=secrets.hidden("; ".join(filter(None, reasons))),
         exit_code=exit_code,
-        ended_at=record.now() if end_seen else record.time_text(_last_sign_of_life(job)),
+        ended_at=ended_at,
         evidence=job.evidence | found,
         diagnosis=diagnosed,
     )
@@ -127,39 +144,15 @@ def _goes_on(job: Job) -> str:
 
 
 def _last_line(job: Job) -> str:
-    """Return how the log ends, '' for an empty one. A fix is no ending: the error stands before
-    it."""
+    """Return how the log ends, '' for an empty one. A fix is no ending, nor is what a launcher says
+    of its ranks: the error stands before it."""
     lines = progress.log_tail(job.folder, 300)
     if "torch.distributed.run" in job.command:
         lines = [line for line in lines if not ABOUT_RANKS.match(line)]
     if job.platform == "slurm":
         lines = [line for line in lines if not ABOUT_STEPS.match(line)]
-    for line in reversed(lines):
-        if line.strip() and not line.lstrip().startswith("fix:"):
-            return f"log ends: {line[:300]}"
-    return ""
-
-
-def _diagnosed(job: Job) -> list[dict]:
-    """Return what the log says went wrong, as findings."""
-    from cosmos_reason.jobs import diagnosis
-
-    try:
-        with open(job.folder / record.LOG, encoding="utf-8", errors="replace") as log:
-            lines = islice(diagnosis.read_lines(log), LOG_LINES)
-            found = diagnosis.diagnose(lines, record.LOG, job.action)
-    except FileNotFoundError:
-        return []
-    errors = [finding for finding in found if finding.severity == ERROR]
-    return [diagnosis.for_job(finding, job).to_json() for finding in errors]
-
-
-def _exit_text(job: Job, exit_code: int | None) -> str:
-    if exit_code is not None:
-        return describe_exit(exit_code)
-    if job.platform == "slurm":  # where nothing of ours waits for a job
-        return "no exit code is known"
-    return "no exit code is known, because what waited for it was killed"
+    said = [line for line in lines if line.strip() and not line.lstrip().startswith("fix:")]
+    return f"log ends: {said[-1][:300]}" if said else ""
 
 
 def describe_exit(exit_code: int) -> str:
@@ -174,30 +167,19 @@ def describe_exit(exit_code: int) -> str:
         return f"ended by signal {number}"
 
 
-def _last_sign_of_life(job: Job) -> float:
-    """Return when a job whose end nobody saw last wrote something, in seconds since the epoch."""
-    times = [record.seconds(job.started_at or job.created_at)]
-    for path in (job.folder / record.LOG, job.folder / record.METRICS):
-        if path.is_file():
-            times.append(path.stat().st_mtime)
-    return max(times)
-
-
 def gather(job: Job) -> tuple[dict, str]:
     """Return (evidence fields, what is missing for COMPLETE or '')."""
     for path in job.outputs.values():
         owner = claims.owner(path)
         if owner not in (None, job.folder.name):
             return {}, f"its output folder now belongs to {owner}"
-    look = {
-        "train": _of_training,
-        "grpo": _of_reinforcement,
-        "evaluate": _of_rows,
-        "inference": _of_rows,
-        "quantize": _of_quantization,
-    }[job.action]
     try:
-        return look(job)
+        if job.action in ("evaluate", "inference"):
+            from cosmos_reason.jobs import row_evidence
+
+            return row_evidence.of_rows(job)
+        look = {"train": _of_training, "grpo": _of_reinforcement, "quantize": _of_quantization}
+        return look[job.action](job)
     except (Failure, OSError) as problem:
         return {}, str(problem)
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
@@ -218,7 +200,12 @@ def _of_training(job: Job) -> tuple[dict, str]:
     if last_step != total_steps:
         return found, f"stopped at step {last_step} of {total_steps}"
     output_dir = Path(job.outputs["output_dir"])
-    models = _new_models_of_step(job, output_dir, last_step)
+    final = []
+    for model in run_outputs.models(output_dir):
+        if model.step == "final" or run_outputs.step_number(model.path) == last_step:
+            final.append(model)
+    written = job.wrote(model.path for model in final)  # what was there before proves nothing
+    models = [model for model in final if model.path in written]
     if not models:
         return found, f"{output_dir} has no model of the last step"
     if job.engine == "transformers":  # other engines do not say whose run it is
@@ -238,7 +225,16 @@ def _of_training(job: Job) -> tuple[dict, str]:
     best = best_link.step_of(run)
     if best:
         found["best"] = str(run / "safetensors" / best)
-    return found, _damage(models[-1].findings) or _not_uploaded(job, found)
+    missing = found.get("not_uploaded")
+    damage = _damage(models[-1].findings)
+    if damage or not missing:
+        return found, damage
+    # The job was started for its uploads, too.
+    shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+    return found, (
+        f"trained to step {last_step}, the model is whole, but {len(missing)} of its "
+        f"uploads failed: {shown}; {record.command('upload', job.folder)} sends them again"
+    )
 
 
 def runs_of(job: Job) -> list[Path]:
@@ -246,19 +242,6 @@ def runs_of(job: Job) -> list[Path]:
     from."""
     runs = run_outputs.runs(Path(job.outputs["output_dir"]))
     return [run for run in runs if run_outputs.run_marked_by(run) == job.folder.name]
-
-
-def _not_uploaded(job: Job, found: dict) -> str:
-    """Return what the spec wants in S3 or on the Hub and is not there, '' when all is: the job was
-    started for that, too."""
-    if "not_uploaded" not in found:
-        return ""
-    missing = found["not_uploaded"]
-    shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
-    return (
-        f"trained to step {found['last_step']}, the model is whole, but {len(missing)} of its "
-        f"uploads failed: {shown}; {record.command('upload', job.folder)} sends them again"
-    )
 
 
 def _of_losses(job: Job) -> dict:
@@ -328,16 +311,6 @@ def _of_reinforcement(job: Job) -> tuple[dict, str]:
     return found, missing
 
 
-def _new_models_of_step(job: Job, output_dir: Path, step: int) -> list[run_outputs.Checkpoint]:
-    """Models of the final step that were not there before the job."""
-    final = []
-    for model in run_outputs.models(output_dir):
-        if model.step == "final" or run_outputs.step_number(model.path) == step:
-            final.append(model)
-    written = job.wrote(model.path for model in final)
-    return [model for model in final if model.path in written]
-
-
 def _damage(findings: list[Finding]) -> str:
     for finding in findings:
         if has_errors([finding]):
@@ -376,12 +349,6 @@ def damaged_since(job: Job) -> Finding | None:
         return None
     message = f"the job was complete, and since then {damage}"
     return error("JOB-CHECKPOINT-DAMAGED", path, message)
-
-
-def _of_rows(job: Job) -> tuple[dict, str]:
-    from cosmos_reason.jobs import row_evidence
-
-    return row_evidence.of_rows(job)
 
 
 # -- quantization ------------------------------------------------------------------------------

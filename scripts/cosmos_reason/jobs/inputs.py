@@ -289,30 +289,24 @@ def _fetched(launch: Launch, role: str, source: str) -> Path:
     if _is_model(launch, role):  # its config first, which may be enough to refuse it
         _refuse_model(_at(launch, role, hub.fetch_model(source, ["config.json"], role)), [])
         return hub.fetch_model(source, ["*"], role)
+    from cosmos_reason.data import annotations
+
     for keys in dataset_keys(launch.action):
         if role == keys.annotations:
-            from cosmos_reason.data import annotations
-
             _, path = annotations.fetch(source)
             return path
         if role == keys.media and not archives.is_archive(source):
-            return _fetched_media(source, document.get(launch.spec, keys.annotations))
+            # What the annotations name, or the archive in a root that holds it.
+            samples, _ = annotations.read(document.get(launch.spec, keys.annotations))
+            named = [medium for sample in samples for medium in sample.media]
+            archive = archives.in_root(source, named[0].kind, named[0].path) if named else None
+            if archive:
+                return s3.local(archive)
+            written = {name for medium in named for name in medium.names}
+            names = {os.path.normpath(media.resolve("", name)) for name in written}
+            return s3.snapshot(source, ["*"], names)
     found = s3.head(source)
     return s3.fetch(found) if found else s3.snapshot(source, ["*"])
-
-
-def _fetched_media(source: str, annotation_path: str) -> Path:
-    """Return the media that the annotations name, or the archive in a root that holds them."""
-    from cosmos_reason.data import annotations
-
-    samples, _ = annotations.read(annotation_path)
-    named = [medium for sample in samples for medium in sample.media]
-    archive = archives.in_root(source, named[0].kind, named[0].path) if named else None
-    if archive:
-        return s3.local(archive)
-    written = {name for medium in named for name in medium.names}
-    names = {os.path.normpath(media.resolve("", name)) for name in written}
-    return s3.snapshot(source, ["*"], names)
 
 
 def _at(launch: Launch, role: str, path: Path) -> Launch:

@@ -27,17 +27,13 @@ def retry(job: Job, had: int) -> str:
     if not had:
         return ""
     size = f"{had // 512}G" if had % 512 == 0 else f"{2 * had}M"
-    return _with(job, size)
+    return f"{record.command('retry', job.folder)} --memory {size}"
 
 
 def retry_with_all(job: Job) -> str:
     """Return the command that runs the job again with all memory of its nodes, which SLURM alone
     gives."""
-    return _with(job, "0")
-
-
-def _with(job: Job, size: str) -> str:
-    return f"{record.command('retry', job.folder)} --memory {size}"
+    return f"{record.command('retry', job.folder)} --memory 0"
 
 
 def causes(job: Job) -> list[dict]:

@@ -32,9 +32,15 @@ def read_metrics(
             if not line.endswith(b"\n"):
                 break
             end += len(line)
-            numbers = _numbers(name, line)
-            if numbers:
-                found.append(numbers)
+            text = line.decode("utf-8", errors="replace")
+            try:
+                row = json.loads(text) if name == METRICS else trainer_log.metrics(text)
+            except (ValueError, RecursionError):
+                continue
+            numbers = row.items() if isinstance(row, dict) else ()
+            row = {key: value for key, value in numbers if _is_number(key, value)}
+            if row:
+                found.append(row)
     return found, (name, end)
 
 
@@ -55,19 +61,8 @@ def newest(folder: Path, whole: bool = False) -> dict:
     return latest
 
 
-def _numbers(name: str, line: bytes) -> dict:
-    """Return the numbers of a line, {} when it has none. A loss may be nan."""
-    text = line.decode("utf-8", errors="replace")
-    try:
-        found = json.loads(text) if name == METRICS else trainer_log.metrics(text)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {key: value for key, value in found.items() if _is_number(key, value)}
-
-
 def _is_number(key: str, value) -> bool:
+    """Tell whether a value is one that its key may have: a loss may be nan, a step may not."""
     if type(value) is int:
         return abs(value) < 1 << 63
     if type(value) is not float or key in ("step", "total_steps"):

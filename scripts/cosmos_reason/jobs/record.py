@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -150,11 +150,6 @@ class Job:
         return self.state in ENDED
 
     @property
-    def is_adopted(self) -> bool:
-        """Return whether it was started elsewhere by hand, and recorded after its end."""
-        return "adopted_from" in self.platform_ref
-
-    @property
     def is_ending(self) -> bool:
         """Return whether its end was told, and how it ended is awaited."""
         return not self.has_ended and END_SEEN in self.platform_ref
@@ -211,10 +206,8 @@ class Job:
             written = self.wrote(run_outputs.resume_folders(Path(output_dir)))
         if written:
             return str(written[-1])
-        return self._resumed() if self.retry_of else None
-
-    def _resumed(self) -> str | None:
-        """Return the complete resume folder that the job's own spec names."""
+        if not self.retry_of:
+            return None
         try:
             spec = document.load(self.spec_path)
         except (Failure, OSError, TypeError):
@@ -237,18 +230,18 @@ FIELDS = tuple(
 
 
 def _faults(record: dict) -> Iterator[str]:
-    """Yield where a record departs from its schema; further fields are none of our business."""
-    for error in _validator().iter_errors(record):
-        place = ".".join(map(str, error.absolute_path))
-        if error.validator == "required":
-            missing = [name for name in error.validator_value if name not in error.instance]
+    """Yield where a record departs from its schema; further fields are those of newer versions."""
+    for problem in _schema().iter_errors(record):
+        place = ".".join(map(str, problem.absolute_path))
+        if problem.validator == "required":
+            missing = [name for name in problem.validator_value if name not in problem.instance]
             yield f"no {', '.join(missing)} in {place}" if place else f"no {', '.join(missing)}"
-        elif error.validator != "additionalProperties":
-            yield f"{json.dumps(error.instance)[:60]} as {place}"
+        elif problem.validator != "additionalProperties":
+            yield f"{json.dumps(problem.instance)[:60]} as {place}"
 
 
 @functools.cache
-def _validator():
+def _schema():
     import jsonschema
 
     return jsonschema.Draft202012Validator(bundle.schema("job"))

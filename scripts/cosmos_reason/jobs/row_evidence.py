@@ -29,30 +29,26 @@ def of_rows(job: Job) -> tuple[dict, str]:
         found["questions"] = 0
     errors: Counter[str] = Counter()
     for path in written[:expected]:
-        fault = _count_rows(job, path, found, errors)
-        if fault:
-            return found, fault
+        rows = files.read_json(path)
+        is_list = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+        if not is_list or not rows:
+            return found, f"{path} is no list of rows"
+        found["rows"] += len(rows)
+        errors.update(str(row["error"]) for row in rows if row.get("error"))
+        if not _is_counted(job):
+            continue
+        questions = _questions(job, path)
+        found["questions"] += questions
+        if len(rows) != questions:
+            return found, f"{path} has {len(rows)} rows for {questions} questions"
+        ids = [row["id"] for row in rows if "id" in row]
+        if len(set(ids)) != len(ids):
+            return found, f"{path} has two rows with the same id"
     found["failed"] = errors.total()
     if found["failed"] < found["rows"]:
         return found, ""
     commonest = "".join(text for text, _ in errors.most_common(1))
     return found, f"every row is an error, most often: {commonest[:200]}"
-
-
-def _count_rows(job: Job, path: Path, found: dict, errors: Counter[str]) -> str:
-    """Add one results file to the evidence that was `found` and to the `errors` of its rows.
-    Returns what is wrong with it, '' when nothing is."""
-    rows = files.read_json(path)
-    is_list = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-    if not is_list or not rows:
-        return f"{path} is no list of rows"
-    found["rows"] += len(rows)
-    errors.update(str(row["error"]) for row in rows if row.get("error"))
-    if not _is_counted(job):
-        return ""
-    questions = _questions(job, path)
-    found["questions"] += questions
-    return _row_fault(path, rows, questions)
 
 
 def _names(job: Job) -> Names:
@@ -62,16 +58,6 @@ def _names(job: Job) -> Names:
 def _is_counted(job: Job) -> bool:
     """Return whether it is known how many questions there were: TAO's inference does not say."""
     return job.action == "evaluate" or job.engine == "transformers"
-
-
-def _row_fault(path: Path, rows: list[dict], questions: int) -> str:
-    """Return what is wrong with the rows, '' when nothing is."""
-    if len(rows) != questions:
-        return f"{path} has {len(rows)} rows for {questions} questions"
-    ids = [row["id"] for row in rows if "id" in row]
-    if len(set(ids)) != len(ids):
-        return f"{path} has two rows with the same id"
-    return ""
 
 
 def _expected_files(job: Job) -> int:

@@ -167,7 +167,16 @@ def predict(
     tokens = round(tokens_per_step / case.global_batch * records)
     amount = f"{tokens:,}" if tokens < 1e6 else f"{tokens / 1e6:,.1f} million"
     amount += " tokens predicted"
-    found = _speed(case, gpus, jobs_dir, seconds_per_step, tokens)
+    # The speed that was given, else that of an earlier job, else what was measured elsewhere.
+    found = None
+    if seconds_per_step:
+        given = tokens / case.steps / seconds_per_step / max(1, gpus)
+        found = Speed(GIVEN, given, given, f"given by {SPEED} {seconds_per_step:g}")
+    for folder in () if found else record.folders(jobs_dir)[:LATEST]:
+        speed = _speed_of_job(folder, case, gpus)
+        if speed:
+            found = Speed(MEASURED, speed, speed, f"measured by {folder.name}")
+            break
     if found is None and gpus:
         found = _speed_elsewhere(case, gpus, tokens, gpu_names)
     if found is None:
@@ -214,20 +223,6 @@ def _tokens_per_step(case: Case) -> float | None:
 
 def _gpus(case: Case, gpu_ids: list[str] | None) -> int:
     return case.needed_gpus if gpu_ids is None else len(gpu_ids)
-
-
-def _speed(
-    case: Case, gpus: int, jobs_dir: Path, seconds_per_step: float | None, tokens: int
-) -> Speed | None:
-    """Return the speed that was given, or that of an earlier job."""
-    if seconds_per_step:
-        given = tokens / case.steps / seconds_per_step / max(1, gpus)
-        return Speed(GIVEN, given, given, f"given by {SPEED} {seconds_per_step:g}")
-    for folder in record.folders(jobs_dir)[:LATEST]:
-        found = _speed_of_job(folder, case, gpus)
-        if found:
-            return Speed(MEASURED, found, found, f"measured by {folder.name}")
-    return None
 
 
 def _speed_of_job(folder: Path, case: Case, gpus: int) -> float | None:

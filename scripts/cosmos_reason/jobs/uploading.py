@@ -23,7 +23,11 @@ def upload(job: Job, uri: str) -> tuple[str, int]:
     Raises Failure (exit 3) when S3 does not take them."""
     target = publishing.look(s3.join(uri, job.job_id), None)
     with tempfile.TemporaryDirectory() as scratch:
-        sent = _own_files(job, Path(scratch)) | _outputs(job)
+        sent = _own_files(job, Path(scratch))
+        for name, output in job.outputs.items():  # by the output's name and the path below it
+            for path in Path(output).rglob("*"):
+                if path.is_file() and not path.is_symlink() and path.name != claims.CLAIM:
+                    sent[f"{name}/{path.relative_to(output)}"] = path
         publishing.send(target, sent, False, None)
     return target.uri, len(sent)
 
@@ -65,15 +69,4 @@ def _own_files(job: Job, scratch: Path) -> dict[str, Path]:
         with open(found[record.LOG], errors="replace") as log, open(cleaned, "w") as copy:
             copy.writelines(secrets.hidden(line) for line in log)
         found[record.LOG] = cleaned
-    return found
-
-
-def _outputs(job: Job) -> dict[str, Path]:
-    """Return the files of a job's output folders, by the name of the output and the path below
-    it."""
-    found = {}
-    for name, output in job.outputs.items():
-        for path in Path(output).rglob("*"):
-            if path.is_file() and not path.is_symlink() and path.name != claims.CLAIM:
-                found[f"{name}/{path.relative_to(output)}"] = path
     return found

@@ -49,22 +49,18 @@ def follow(folder: Path) -> Iterator[tuple[Job, list[dict]]]:
             job = platforms.refresh(folder)
             answered_at = time.monotonic()
         except Failure as failure:
-            job = _unanswered(folder, failure, answered_at)
+            # A controller is away for minutes when it is restarted: go on watching.
+            finding = failure.findings[0]
+            is_away = finding.data.get("cause") in listing.AWAY
+            is_long = answered_at is None or time.monotonic() - answered_at > AWAY_SECONDS
+            if not is_away or is_long:
+                raise
+            job = Job.from_json(folder, finding.data["job"])
         lines, position = progress.read_metrics(folder, position)
         yield job, lines
         if job.has_ended:
             return
         time.sleep(AWAY_PAUSE if job.state == record.UNKNOWN else PAUSE_SECONDS)
-
-
-def _unanswered(folder: Path, failure: Failure, answered_at: float | None) -> Job:
-    """Return a job that goes on being watched: a controller is away for minutes when it is
-    restarted. Raises the failure when that is not why, or for too long."""
-    finding = failure.findings[0]
-    is_away = finding.data.get("cause") in listing.AWAY
-    if not is_away or answered_at is None or time.monotonic() - answered_at > AWAY_SECONDS:
-        raise failure
-    return Job.from_json(folder, finding.data["job"])
 
 
 Moments = Iterator[tuple[Job, list[dict]]]
@@ -86,30 +82,26 @@ def _as_lines(moments: Moments, folder: Path, as_json: bool, every: float) -> Jo
     for job, lines in moments:
         if not job.has_ended and (job.state, job.reason) != last_shown:
             last_shown = (job.state, job.reason)
-            _say_state(job, as_json)
+            _say(*_state(job), as_json)
         for line in lines:
             first = first or line
             latest |= line
         if lines and (job.has_ended or time.monotonic() - shown_at >= every):
             shown_at = time.monotonic()
-            _say_progress(folder, first, latest, as_json)
+            left = eta(first, latest)
+            told = [progress.position(folder, latest), *facts(latest)]
+            told += [f"ETA {left // 60}m{left % 60:02d}s"] if left else []
+            event = {"event": "progress", **progress.plain(latest), "eta_seconds": left}
+            _say(", ".join(told), event, as_json)
     if as_json:  # to people, the caller tells how it ended
-        _say_state(job, as_json)
+        _say(*_state(job), as_json)
     return job
 
 
-def _say_state(job: Job, as_json: bool) -> None:
+def _state(job: Job) -> tuple[str, dict]:
+    """Return a job's state in words and as an event."""
     event = {"event": "state", "job_id": job.job_id, "state": job.state, "reason": job.reason}
-    _say(f"{job.job_id} {job.state} {job.reason}".rstrip(), event, as_json)
-
-
-def _say_progress(folder: Path, first: dict, latest: dict, as_json: bool) -> None:
-    seconds_left = eta(first, latest)
-    parts = [progress.position(folder, latest), *facts(latest)]
-    if seconds_left:
-        parts.append(f"ETA {seconds_left // 60}m{seconds_left % 60:02d}s")
-    event = {"event": "progress", **progress.plain(latest), "eta_seconds": seconds_left}
-    _say(", ".join(parts), event, as_json)
+    return f"{job.job_id} {job.state} {job.reason}".rstrip(), event
 
 
 def _say(text: str, event: dict, as_json: bool) -> None:
