@@ -86,10 +86,8 @@ def _at_work(folder: Path, locked: Path | None = None) -> list[Finding]:
             job, host = place, ""
         elif (place / CLAIM).is_file():
             if place != locked:
-                with (
-                    open(place / CLAIM) as handle,
-                    suppress(OSError),
-                ):  # a file system without locks
+                # Of a file system without locks nothing more is known here.
+                with open(place / CLAIM) as handle, suppress(OSError):
                     try:
                         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     except BlockingIOError:

@@ -87,10 +87,18 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         target = _target(launch.kubernetes)
         count = nodes.count(launch.nodes, needed)
         found = needs.version_findings(target.get("/version"), count)
-        found += needs.rights_findings(target, _rights(launch, count))
+        rights = [(verb, "batch", "jobs") for verb in ("create", "get", "delete", "update")]
+        rights.append(("list", "", "pods"))
+        if count > 1:
+            rights.append(("create", "", "services"))
+        if launch.env or any(map(containers.PASSED_VARIABLES.fullmatch, os.environ)):
+            rights.append(("create", "", "secrets"))
+        found += needs.rights_findings(target, rights)
         if has_errors(found):
             return found
-        gpus = _gpus(launch, needed, count)
+        gpus = max(1, needed // count)  # of each pod
+        if launch.endpoint or launch.gpu_ids == []:
+            gpus = 0
         others = partial(nodes.others, (launch.action, launch.engine, launch.platform), needed)
         wanted = needs.wish(launch.kubernetes, count, gpus)
         found += needs.capacity_findings(target, wanted, others)
@@ -109,24 +117,6 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
 
 def _target(asked: dict | None) -> Cluster:
     return kubectl.cluster((asked or {}).get("namespace"), (asked or {}).get("context"))
-
-
-def _rights(launch: Launch, count: int) -> list[tuple[str, str, str]]:
-    verbs = ("create", "get", "delete", "update")
-    wanted = [(verb, "batch", "jobs") for verb in verbs]
-    wanted.append(("list", "", "pods"))
-    if count > 1:
-        wanted.append(("create", "", "services"))
-    if launch.env or any(map(containers.PASSED_VARIABLES.fullmatch, os.environ)):
-        wanted.append(("create", "", "secrets"))
-    return wanted
-
-
-def _gpus(asked: Launch, needed: int, count: int) -> int:
-    """GPUs of each pod."""
-    if asked.endpoint or asked.gpu_ids == []:
-        return 0
-    return max(1, needed // count)
 
 
 def _probe(launch: Launch, count: int, gpus: int) -> Work:
@@ -182,7 +172,13 @@ def prepare(job: Job, spec: dict) -> Job:
     missing = options.outside(_places(job, spec), asked)
     if missing:
         raise Failure(missing, EXIT_CHECKS_FAILED)
-    words = [_moved(job, word) for word in containers.command(job, spec)]
+    # Programs of this bundle are those of the job's copy.
+    ours = mounts.inside(engines.programs(job) / "scripts")
+    copy = mounts.inside(_skill(job) / "scripts")
+    words = []
+    for word in containers.command(job, spec):
+        is_ours = word.startswith(f"{ours}/")
+        words.append(f"{copy}{word.removeprefix(ours)}" if is_ours else word)
     if count > 1:
         words = ["python3", _own_program(job, STARTER), job.job_id, str(count), *words]
     begins = ["--begins", job.action] if "carried" in job.options else []
@@ -208,13 +204,6 @@ def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
         if path != engines.programs(job) or not is_copied:
             found.append((path, is_written))
     return found
-
-
-def _moved(job: Job, word: str) -> str:
-    """Return a word of the command, with this bundle where the job has its copy."""
-    ours = mounts.inside(engines.programs(job) / "scripts")
-    copy = mounts.inside(_skill(job) / "scripts")
-    return f"{copy}{word.removeprefix(ours)}" if word.startswith(f"{ours}/") else word
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
@@ -397,17 +386,27 @@ def judged(job: Job) -> Job:
     target = _cluster(job)
     found = target.find(target.inside("jobs", job.job_id))
     if found is None:
-        return _gone(job)
+        # Somebody removed it, or the cluster a week after its end. Where nobody saw it start, what
+        # it wrote tells that it did.
+        gone = "its Job is gone from the cluster"
+        note = gone if any(progress.log_tail(job.folder, 1)) else f"{gone}, and its log with it"
+        if job.started_at:
+            return evidence.ended(job, None, note=note)
+        unseen = evidence.ended(replace(job, started_at=job.created_at), None, note=note)
+        if unseen.state == record.COMPLETE or progress.newest(job.folder):
+            return unseen
+        was_made = "k8s_job" in job.platform_ref and not record.cancel_requested(job.folder)
+        return evidence.ended(job, None, f"{gone}, and was not seen to start" if was_made else "")
     selector = f"{manifests.LABEL}={job.job_id}"
     listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
     seen = pods.read(found, listed)
-    has_begun = seen.ended or len(seen.logs) == job.resources["nodes"]
-    if has_begun and seen.started_at and not job.started_at:
-        job = _as_started(job, seen.started_at, found)
-    return _as_seen(job, target, found, seen)
-
-
-def _as_seen(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> Job:
+    count, begun = job.resources["nodes"], len(seen.logs)
+    if (seen.ended or begun == count) and seen.started_at and not job.started_at:
+        # The cluster has its own clock, which may be ahead of this one.
+        began = min(record.seconds(seen.started_at), time.time())
+        reference = job.platform_ref | {"k8s_job": found["metadata"]["uid"]}
+        began = record.time_text(began)
+        job = replace(job, state=record.RUNNING, started_at=began, platform_ref=reference)
     if seen.ended:
         return _ended(job, seen)
     if seen.suspended:
@@ -415,28 +414,21 @@ def _as_seen(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> Job:
     if seen.stuck:
         _delete(job, target)
         return _ended(job, seen)
-    waits = _why_it_waits(job, target, found, seen) if job.state == record.PENDING else ""
+    if job.state != record.PENDING:
+        return replace(job, reason="")
+    waits = seen.waits
+    if not waits:  # a quota was used up meanwhile, or a volume cannot be mounted
+        uid = found["metadata"]["uid"] if seen.count < count else seen.unstarted
+        waits = needs.warning_about(target, uid)
+    if begun:
+        told = f"{begun} of {count} pods have begun, and hold their GPUs until all have"
+        waits = f"{told}: {waits}" if waits else told
     return replace(job, reason=waits)
 
 
-def _gone(job: Job) -> Job:
-    """Return a Job that is no longer in the cluster: somebody removed it, or the cluster a week
-    after its end. Where nobody saw it start, what it wrote tells that it did."""
-    gone = "its Job is gone from the cluster"
-    note = gone if any(progress.log_tail(job.folder, 1)) else f"{gone}, and its log with it"
-    if job.started_at:
-        return evidence.ended(job, None, note=note)
-    unseen = evidence.ended(replace(job, started_at=job.created_at), None, note=note)
-    if unseen.state == record.COMPLETE or progress.newest(job.folder):
-        return unseen
-    was_made = "k8s_job" in job.platform_ref and not record.cancel_requested(job.folder)
-    return evidence.ended(job, None, f"{gone}, and was not seen to start" if was_made else "")
-
-
 def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
-    """Return a launch that was interrupted leaves a Job that nobody will ever start. Queues of
-    clusters (Kueue) suspend Jobs until there is room, and may suspend one that runs, which would
-    begin anew later: retry goes on from a checkpoint instead."""
+    """Return a job whose Job is suspended. Queues of clusters (Kueue) do that until there is room;
+    a launch that was interrupted leaves one that nobody will ever start."""
     launched = "k8s_job" in job.platform_ref or not _needs_more(_documents(job))
     if launched and not job.started_at:
         queue = options.labels(job.options["kubernetes"]).get(manifests.QUEUE)
@@ -444,34 +436,11 @@ def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
         return replace(job, reason=f"suspended: waits for admission by {which}")
     if launched and seen.count:
         return job  # its pods are ending
+    # One that ran would begin anew later, from its start: retry goes on from a checkpoint instead.
     _delete(job, target)
     if launched:
         seen = replace(seen, causes=[pods.taken_away()])
     return _ended(job, seen)
-
-
-def _why_it_waits(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> str:
-    count, begun = job.resources["nodes"], len(seen.logs)
-    waits = seen.waits
-    if not waits:  # a quota was used up meanwhile, or a volume cannot be mounted
-        uid = found["metadata"]["uid"] if seen.count < count else seen.unstarted
-        waits = needs.warning_about(target, uid)
-    if not begun:
-        return waits
-    told = f"{begun} of {count} pods have begun, and hold their GPUs until all have"
-    return f"{told}: {waits}" if waits else told
-
-
-def _as_started(job: Job, started_at: str, found: dict) -> Job:
-    # The cluster has its own clock, which may be ahead of this one.
-    began = min(record.seconds(started_at), time.time())
-    reference = job.platform_ref | {"k8s_job": found["metadata"]["uid"]}
-    return replace(
-        job,
-        state=record.RUNNING,
-        started_at=record.time_text(began),
-        platform_ref=reference,
-    )
 
 
 def _ended(job: Job, seen: pods.Seen) -> Job:
@@ -492,25 +461,22 @@ def _with_causes(job: Job, causes: list[Finding]) -> Job:
     """Return what the cluster says comes before what the log says."""
     if job.state != record.ERROR:
         return job
-    told = [_with_retry(job, cause) for cause in causes if cause.severity == ERROR]
+    told = []
+    for cause in causes:
+        if cause.id == pods.OUT_OF_MEMORY:
+            had = more_memory.mebibytes(cause.data["limit"])
+            cause = replace(cause, fix=more_memory.retry(job, had))
+        elif "used" in cause.data:
+            had = more_memory.mebibytes(cause.data["used"])
+            cause = replace(cause, fix=more_memory.retry(job, had))
+        elif cause.id == pods.EVICTED:
+            cause = replace(cause, fix=record.command("retry", job.folder))
+        told += [cause] if cause.severity == ERROR else []
     diagnosis = [cause.to_json() for cause in told] + job.diagnosis
     of_memory = [cause for cause in told if cause.id == pods.OUT_OF_MEMORY or "used" in cause.data]
     if any(not cause.fix for cause in of_memory):
         diagnosis += more_memory.causes(job)
     return replace(job, diagnosis=diagnosis)
-
-
-def _with_retry(job: Job, cause: Finding) -> Finding:
-    """Return the cause with the command that runs the job again, where that helps."""
-    if cause.id == pods.OUT_OF_MEMORY:
-        had = more_memory.mebibytes(cause.data["limit"])
-        return replace(cause, fix=more_memory.retry(job, had))
-    if "used" in cause.data:
-        used = more_memory.mebibytes(cause.data["used"])
-        return replace(cause, fix=more_memory.retry(job, used))
-    if cause.id == pods.EVICTED:
-        return replace(cause, fix=record.command("retry", job.folder))
-    return cause
 
 
 def end(job: Job, grace: float) -> None:

@@ -111,19 +111,16 @@ def _printed(words: list[str], given: str | None = None) -> str:
     if done.returncode == 0:
         return done.stdout
     lines = [line for line in done.stderr.splitlines() if not re.match(r"[IWE]\d{4} ", line)]
-    raise _failure(secrets.hidden(" ".join(" ".join(lines).split())[-600:]))
-
-
-def _failure(printed: str) -> Failure:
+    printed = secrets.hidden(" ".join(" ".join(lines).split())[-600:])
     refused = REFUSED.search(printed)
     if refused:
-        return Failure(refusal(refused[1] or "", refused[2]), EXIT_OUTSIDE)
+        raise Failure(refusal(refused[1] or "", refused[2]), EXIT_OUTSIDE)
     if "Unauthorized" in printed:
-        return Failure(refusal("Unauthorized", printed), EXIT_OUTSIDE)
+        raise Failure(refusal("Unauthorized", printed), EXIT_OUTSIDE)
     if "context" in printed and "error:" in printed:
         message = f"got {printed}, expected a kubectl that knows a cluster"
-        return outside(UNCONFIGURED, "kubectl", message, "kubectl config get-contexts")
-    return _unreachable("kubectl", f"got {printed}")
+        raise outside(UNCONFIGURED, "kubectl", message, "kubectl config get-contexts")
+    raise _unreachable("kubectl", f"got {printed}")
 
 
 def refusal(reason: str, message: str) -> Finding:

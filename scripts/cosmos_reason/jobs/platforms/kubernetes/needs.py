@@ -3,6 +3,7 @@ secret of a registry."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,18 +104,17 @@ class Wish:
         """Return whether no taint keeps the pods out. That of GPUs is left to the cluster, which
         adds what tolerates it to pods that ask for GPUs."""
         for taint in node.get("spec", {}).get("taints", []):
-            closed = taint.get("effect") in KEEPS_PODS_OUT and taint["key"] != self.resource
-            if closed and not any(_tolerates(one, taint) for one in self.tolerations):
+            if taint.get("effect") not in KEEPS_PODS_OUT or taint["key"] == self.resource:
+                continue
+            for one in self.tolerations:
+                is_meant = one["key"] == taint["key"]
+                is_meant &= one.get("effect", taint["effect"]) == taint["effect"]
+                is_any = one["operator"] == "Exists"
+                if is_meant and (is_any or one["value"] == taint.get("value", "")):
+                    break
+            else:
                 return False
         return True
-
-
-def _tolerates(toleration: dict, taint: dict) -> bool:
-    if toleration["key"] != taint["key"]:
-        return False
-    if toleration.get("effect", taint["effect"]) != taint["effect"]:
-        return False
-    return toleration["operator"] == "Exists" or toleration["value"] == taint.get("value", "")
 
 
 def wish(asked: dict, nodes: int, gpus: int) -> Wish:
@@ -154,21 +154,19 @@ def shortage(wanted: Wish, listed: list[dict]) -> str:
     labels = ", ".join(f"{name}={value}" for name, value in wanted.selector.items())
     limits = f" and --node-selector {labels}" if labels else ""
     message = f"got {fitting} ready nodes with {wanted.gpus} allocatable {what}{limits}, "
-    return f"{message}expected {wanted.nodes}{_instead(wanted, listed)}"
-
-
-def _instead(wanted: Wish, listed: list[dict]) -> str:
-    """Return what the nodes have that do not fit: taints, and GPUs by other names."""
+    message += f"expected {wanted.nodes}"
+    # What the nodes have that do not fit: taints, and GPUs by other names.
     closed, others = set(), set()
     for node in listed:
         if not wanted.enters(node):
             closed |= {f"{one['key']}={one.get('value', '')}" for one in node["spec"]["taints"]}
         others |= {name for name in node["status"].get("allocatable", {}) if "/" in name}
     others.discard(wanted.resource)
-    told = f"; taints without --toleration: {', '.join(sorted(closed)[:5])}" if closed else ""
+    if closed:
+        message += f"; taints without --toleration: {', '.join(sorted(closed)[:5])}"
     if others:
-        told += f"; the nodes also offer {', '.join(sorted(others)[:5])}"
-    return told
+        message += f"; the nodes also offer {', '.join(sorted(others)[:5])}"
+    return message
 
 
 def fitting_nodes(target: Cluster, wanted: Wish) -> list[str]:
@@ -212,24 +210,18 @@ def quota_findings(target: Cluster, wanted: Wish) -> list[Finding]:
     needed = {f"requests.{wanted.resource}": gpus, "pods": nodes, "count/pods": nodes}
     found = []
     for quota in quotas:
-        found += _too_small(quota, needed)
-    return found
-
-
-def _too_small(quota: dict, needed: dict[str, int]) -> list[Finding]:
-    status = quota.get("status", {})
-    name, namespace = quota["metadata"]["name"], quota["metadata"]["namespace"]
-    found = []
-    for resource, count in needed.items():
-        hard, used = (status.get(part, {}).get(resource) for part in ("hard", "used"))
-        if hard is None or quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
-            continue
-        room = _number(hard) - _number(used)
-        if room < count:
-            message = f"got room for {room} of {resource} ({used or 0} of {hard} are used), "
-            message += f"expected {count} for all pods"
-            fix = f"kubectl --namespace {namespace} describe resourcequota {name}"
-            found.append(error(QUOTA, name, message, fix))
+        status, name = quota.get("status", {}), quota["metadata"]["name"]
+        if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
+            continue  # it may not be about these pods
+        for resource, count in needed.items():
+            hard, used = (status.get(part, {}).get(resource) for part in ("hard", "used"))
+            room = math.inf if hard is None else _number(hard) - _number(used)
+            if room < count:
+                message = f"got room for {room} of {resource} ({used or 0} of {hard} are used), "
+                message += f"expected {count} for all pods"
+                namespace = quota["metadata"]["namespace"]
+                fix = f"kubectl --namespace {namespace} describe resourcequota {name}"
+                found.append(error(QUOTA, name, message, fix))
     return found
 
 
@@ -250,20 +242,18 @@ def claim_findings(target: Cluster, claims: dict[str, bool], nodes: int) -> list
 
 
 def unfit(name: str, claim: dict, is_written: bool, nodes: int) -> list[Finding]:
-    """Return what stands against a claim that is there."""
-    fix = f"kubectl get pvc {name}"
-    if claim.get("status", {}).get("phase") == "Lost":
-        message = f"got claim {name}, which is Lost: its volume is gone, expected a Bound one"
-        return [error("JOB-K8S-CLAIM", "--volume", message, fix)]
+    """Return what stands against a claim that is there: pods that cannot mount it wait for ever."""
     modes = claim["spec"].get("accessModes", [])
     got = f"got claim {name} with {', '.join(modes)}"
-    if nodes > 1 and not set(modes).intersection(OF_MANY_NODES):
+    if claim.get("status", {}).get("phase") == "Lost":
+        message = f"got claim {name}, which is Lost: its volume is gone, expected a Bound one"
+    elif nodes > 1 and not set(modes).intersection(OF_MANY_NODES):
         message = f"{got}, expected ReadWriteMany for the pods of {nodes} nodes"
-        return [error("JOB-K8S-CLAIM", "--volume", message, fix)]
-    if is_written and not set(modes).intersection(WRITTEN):
+    elif is_written and not set(modes).intersection(WRITTEN):
         message = f"{got}, and the job writes there: expected a claim that may be written"
-        return [error("JOB-K8S-CLAIM", "--volume", message, fix)]
-    return []
+    else:
+        return []
+    return [error("JOB-K8S-CLAIM", "--volume", message, f"kubectl get pvc {name}")]
 
 
 def pull_secret_findings(target: Cluster, name: str | None) -> list[Finding]:

@@ -53,25 +53,18 @@ def _seen(target: Cluster, name: str) -> list[Finding]:
         if not seen.unplaced:
             placed = now
         elif now - placed >= PLACE_SECONDS:
-            return [_unplaced(seen.waits)]
+            if any(words in seen.waits for words in FULL):
+                return [_untried(seen.waits)]
+            message = f"no node takes a pod of the job, even without GPUs: {seen.waits}"
+            fix = "kubectl get nodes --show-labels"
+            return [error("JOB-K8S-UNPLACED", "pods", message, fix)]
         if now - started >= PATIENCE:
-            return [_untried(_why_it_waits(target, job, seen))]
+            if seen.suspended:
+                return [_untried("a queue of the cluster did not admit it in time")]
+            uid = seen.unstarted or job["metadata"]["uid"]
+            told = seen.waits or needs.warning_about(target, uid)
+            return [_untried(told or "its image may still be pulled")]
         time.sleep(POLL)
-
-
-def _why_it_waits(target: Cluster, job: dict, seen: pods.Seen) -> str:
-    if seen.suspended:
-        return "a queue of the cluster did not admit it in time"
-    told = seen.waits or needs.warning_about(target, seen.unstarted or job["metadata"]["uid"])
-    return told or "its image may still be pulled"
-
-
-def _unplaced(why: str) -> Finding:
-    if any(words in why for words in FULL):
-        return _untried(why)
-    message = f"no node takes a pod of the job, even without GPUs: {why}"
-    fix = "kubectl get nodes --show-labels"
-    return error("JOB-K8S-UNPLACED", "pods", message, fix)
 
 
 def _untried(why: str) -> Finding:

@@ -53,10 +53,13 @@ def read(job: dict, pods: list[dict]) -> Seen:
     conditions = _conditions(job)
     end = conditions.get("Complete") or conditions.get("Failed") or {}
     waiting = [] if end else [reason for pod in pods for reason in _waiting(pod)]
-    failure = _first_failure(states)
+    codes = [state["terminated"].get("exitCode") for state in states if "terminated" in state]
+    failure = next((code for code in codes if code), None)
     causes = [cause for pod in pods for cause in _causes(pod)]
     if end.get("type") == "Failed" and not causes and failure is None:
-        causes = [_of_job(end)]  # the pods do not say it
+        # The pods do not say it.
+        message = f"got {end.get('reason', 'Failed')}: {end.get('message', '')}, expected an end"
+        causes = [error("JOB-K8S-FAILED", "Job", secrets.hidden(message))]
     # The pods of a complete Job may be removed before it is.
     began = job["status"].get("startTime") if "Complete" in conditions else None
     unstarted = [pod for pod, start in zip(pods, starts, strict=True) if not start]
@@ -74,11 +77,6 @@ def read(job: dict, pods: list[dict]) -> Seen:
         unstarted=unstarted[0]["metadata"].get("uid", "") if unstarted else "",
         logs={_index(pod): _name(pod) for pod in pods if pod not in unstarted},
     )
-
-
-def _first_failure(states: list[dict]) -> int | None:
-    codes = [state["terminated"].get("exitCode") for state in states if "terminated" in state]
-    return next((code for code in codes if code), None)
 
 
 def _index(pod: dict) -> int:
@@ -117,11 +115,6 @@ def _started(state: dict) -> str | None:
 # -- what went wrong ---------------------------------------------------------------------------
 
 
-def _of_job(end: dict) -> Finding:
-    message = f"got {end.get('reason', 'Failed')}: {end.get('message', '')}, expected an end"
-    return error("JOB-K8S-FAILED", "Job", secrets.hidden(message))
-
-
 def _causes(pod: dict) -> list[Finding]:
     """Return what the cluster says of the end of a pod."""
     name, status = _name(pod), pod.get("status", {})
@@ -132,7 +125,11 @@ def _causes(pod: dict) -> list[Finding]:
         return [_evicted(name, removed.get("reason", ""), removed.get("message", ""))]
     looked = _state(pod, manifests.CHECK).get("terminated", {})
     if looked.get("exitCode"):
-        return [_unseen(name, looked)]
+        paths = " ".join(looked.get("message", "").split()) or f"exit code {looked['exitCode']}"
+        message = f"the pod does not have {paths[:1500]}, expected what this machine has there: "
+        message += "the claims of --volume hold something else, or are not to be read or written"
+        fix = Fix(flags={"--volume": "CLAIM:PATH"})
+        return [error("JOB-K8S-PATHS", name, message, fix)]
     ended = _state(pod, manifests.WORK).get("terminated", {})
     if ended.get("reason") == "OOMKilled":
         containers = pod.get("spec", {}).get("containers", [])
@@ -145,7 +142,15 @@ def _causes(pod: dict) -> list[Finding]:
         return [_not_run(name, ended.get("message", ended["reason"]))]
     if ended.get("exitCode") == NOT_FOUND:
         return [_not_run(name, "exit code 127, a command was not found: the log says which")]
-    return [_stuck(name, reason, text) for reason, text in _waiting(pod) if reason in FOR_EVER]
+    found = []
+    for reason, text in _waiting(pod):
+        if reason in FOR_EVER and reason in IMAGE_PROBLEMS:
+            message = f"got {text}, expected an image that the cluster may pull"
+            fix = Fix(flags={"--pull-secret": "NAME"})
+            found.append(error("JOB-K8S-IMAGE", name, message, fix))
+        elif reason in FOR_EVER:
+            found.append(_not_run(name, text))
+    return found
 
 
 def _evicted(name: str, reason: str, text: str) -> Finding:
@@ -168,24 +173,9 @@ def taken_away() -> Finding:
     return _evicted("Job", "Suspended", "the cluster suspended the Job, which ended its pods")
 
 
-def _unseen(name: str, looked: dict) -> Finding:
-    paths = " ".join(looked.get("message", "").split()) or f"exit code {looked['exitCode']}"
-    message = f"the pod does not have {paths[:1500]}, expected what this machine has there: the "
-    message += "claims of --volume hold something else, or are not to be read or written"
-    return error("JOB-K8S-PATHS", name, message, Fix(flags={"--volume": "CLAIM:PATH"}))
-
-
 def _not_run(name: str, text: str) -> Finding:
     message = f"the program could not be started: {' '.join(text.split())[-400:]}"
     return error("JOB-K8S-CONTAINER", name, secrets.hidden(message))
-
-
-def _stuck(name: str, reason: str, text: str) -> Finding:
-    if reason in IMAGE_PROBLEMS:
-        message = f"got {text}, expected an image that the cluster may pull"
-        fix = Fix(flags={"--pull-secret": "NAME"})
-        return error("JOB-K8S-IMAGE", name, message, fix)
-    return _not_run(name, text)
 
 
 def _waiting(pod: dict) -> list[tuple[str, str]]:

@@ -40,17 +40,13 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         found = list(_asked(kubectl.cluster(asked.get("namespace")), preflight))
         yield from found
         if preflight.launch and not findings.has_errors(found):
-            yield from _tried(preflight)
+            # What the cluster itself has against a Job like the one that is to be submitted.
+            launch = replace(preflight.launch, nodes=preflight.nodes)
+            for finding in platform.check(launch, acting=False):
+                if finding.severity == findings.ERROR:
+                    yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
     except Failure as failure:
         for finding in failure.findings:
-            yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
-
-
-def _tried(preflight: Preflight) -> Iterator[Finding]:
-    """Yield what the cluster itself has against a Job like the one that is to be submitted."""
-    launch = replace(preflight.launch, nodes=preflight.nodes)
-    for finding in platform.check(launch, acting=False):
-        if finding.severity == findings.ERROR:
             yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
 
 
