@@ -240,17 +240,11 @@ def merge_descriptions(found: list[Finding]) -> list[Finding]:
         elif finding in unknown:
             finding = replace(finding, fix=Fix())
         merged.append(finding)
-    return without_consequences(merged, spokesman)
-
-
-def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
-    """Return the findings without warnings about facts of GPUs, where the error is that no GPU was
-    found."""
-    if (cause.id, cause.severity) != ("PRE-GPU-NONE", findings.ERROR):
-        return found
-    errors = {finding.id for finding in found if finding.severity == findings.ERROR}
-    repeated = set(UNKNOWN_GPUS) - errors
-    return [finding for finding in found if finding.id not in repeated]
+    if (spokesman.id, spokesman.severity) != ("PRE-GPU-NONE", findings.ERROR):
+        return merged
+    # Where no GPU was found, warnings about what is not known of it follow from that.
+    repeated = set(UNKNOWN_GPUS) - {one.id for one in merged if one.severity == findings.ERROR}
+    return [finding for finding in merged if finding.id not in repeated]
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:
@@ -270,22 +264,16 @@ def without_repetitions(found: list[Finding]) -> list[Finding]:
 def shown(finding: Finding, options: PreflightOptions) -> Finding:
     """Return the finding with the script that takes its fix, and without values of credentials,
     whatever tool printed them."""
-    fix = finding.fix
-    if needs_script(finding, options):
-        fix = replace(fix, command=SCRIPTS[finding.id.partition("-")[0]])
+    fix, script = finding.fix, SCRIPTS.get(finding.id.partition("-")[0])
+    flags = fix.flags.keys()
+    if flags and not fix.command and script:
+        is_bare = flags <= BARE_FLAGS or "--gpus-per-node" in flags
+        # Without a spec `--engine` is this command's own.
+        if not is_bare or ("--engine" in flags and not options.spec):
+            fix = replace(fix, command=script)
     return replace(
         finding,
         where=secrets.hidden(finding.where),
         message=secrets.hidden(finding.message),
         fix=fix,
     )
-
-
-def needs_script(finding: Finding, options: PreflightOptions) -> bool:
-    """Return whether the fix is flags of one script, which is to be named. Without a spec
-    `--engine` is this command's own."""
-    flags = finding.fix.flags.keys()
-    if not flags or finding.fix.command or finding.id.partition("-")[0] not in SCRIPTS:
-        return False
-    is_bare = flags <= BARE_FLAGS or "--gpus-per-node" in flags
-    return not is_bare or ("--engine" in flags and not options.spec)

@@ -48,11 +48,22 @@ def paths(preflight: Preflight) -> Iterator[Finding]:
             yield from _address(preflight, label, path)
         except Failure as failure:
             yield from failure.findings
-    there = {label: _is_there(preflight, path) for label, path in plain.items()}
+    unseen = {}
     for label, path in plain.items():
-        if there[label] is False:
+        if preflight.platform == "slurm" and preflight.machine:
+            continue  # a compute node is asked, in slurm/preflight.py
+        if preflight.machine:
+            is_there = preflight.machine.has(os.path.expanduser(path))
+        elif preflight.docker is None:
+            is_there = None
+        else:
+            # An engine over tcp has no machine to ask: its paths are expected here too, on a file
+            # system that both share.
+            is_there = os.path.exists(os.path.expanduser(path))
+        if is_there is None:
+            unseen[label] = path
+        elif not is_there:
             yield _missing(preflight, f"{label}={path}", path)
-    unseen = {label: path for label, path in plain.items() if there[label] is None}
     if unseen:
         place = preflight.machine.name if preflight.machine else preflight.platform
         yield unseen_paths(unseen, place)
@@ -92,29 +103,16 @@ def _other_path(preflight: Preflight, label: str, path: str) -> Fix:
     return Fix(changes={label: path})
 
 
-def _is_there(preflight: Preflight, path: str) -> bool | None:
-    """Return whether a path is where the job will run; None where nobody can say. An engine over
-    tcp has no machine to ask: its paths are expected here too, on a file system that both share."""
-    if preflight.platform == "slurm" and preflight.machine:
-        return True  # until a compute node is asked, in slurm.py
-    if preflight.machine:
-        return preflight.machine.has(os.path.expanduser(path))
-    if preflight.docker is None:
-        return None
-    return os.path.exists(os.path.expanduser(path))
-
-
 def _missing(preflight: Preflight, where: str, path: str) -> Finding:
-    parent = os.path.dirname(path) or "."
+    parent, machine = os.path.dirname(path) or ".", preflight.machine
     beside = os.listdir(parent) if os.path.isdir(parent) else []
     hint = findings.did_you_mean(os.path.basename(path), beside)
-    machine = preflight.machine.name if preflight.machine else "this machine"
-    message = f"got no such path on {machine}, expected it.{hint}"
+    message = f"got no such path on {machine.name if machine else 'this machine'}, expected it."
+    message += hint
     fix = f"ls -d {path}"
-    if preflight.platform == "docker" and preflight.machine and preflight.machine.is_here:
-        fix = ""
-    if preflight.machine and preflight.machine.is_here:
+    if machine and machine.is_here:
         message += f" {WAYS_OUT[0].upper()}{WAYS_OUT[1:]}."
+        fix = "" if preflight.platform == "docker" else fix
     return findings.error("PRE-PATH-MISSING", where, message, fix)
 
 
@@ -227,7 +225,10 @@ def disks(preflight: Preflight) -> Iterator[Finding]:
         elif preflight.machine and not is_remote:
             place = preflight.machine.place(os.path.expanduser(need.path))
         if place is None:
-            yield from _unknown_space(need)
+            report = findings.error if need.is_limit else findings.warning
+            message = f"free space of {need.path} is not known, expected {need.gib:.0f} GiB"
+            if need.gib:
+                yield report("PRE-DISK-UNKNOWN", need.what, message, f"df -h {need.path}")
             continue
         file_system = file_systems.setdefault(place.file_system, FileSystem(place.free_gib))
         file_system.needs.append(need)
@@ -276,27 +277,14 @@ def _needs(preflight: Preflight, checkpoints_gib: float) -> list[Need]:
     case = preflight.case
     fetches_here = preflight.machine is not None and preflight.machine.is_here
     if case and fetches_here and case.model.startswith(model_names.HUB):
-        needs.append(_download(case.model.removeprefix(model_names.HUB)))
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        # A model in bfloat16, unless it is here already.
+        repo = case.model.removeprefix(model_names.HUB)
+        billions = bundle.skill_info()["models"].get(repo, {}).get("parameters_billion", 0)
+        gib = 0.0 if _cached(repo) else 2 * billions * 1e9 / 2**30
+        needs.append(Need("model download", HF_HUB_CACHE, gib))
     return needs
-
-
-def _download(repo: str) -> Need:
-    """Return a model in bfloat16, unless it is here already."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    gib = 0.0
-    if not _cached(repo):
-        facts = bundle.skill_info()["models"].get(repo, {})
-        gib = 2 * facts.get("parameters_billion", 0) * 1e9 / 2**30
-    return Need("model download", HF_HUB_CACHE, gib)
-
-
-def _unknown_space(need: Need) -> Iterator[Finding]:
-    if not need.gib:
-        return
-    report = findings.error if need.is_limit else findings.warning
-    message = f"free space of {need.path} is not known, expected {need.gib:.0f} GiB"
-    yield report("PRE-DISK-UNKNOWN", need.what, message, f"df -h {need.path}")
 
 
 def _too_small(
@@ -314,23 +302,18 @@ def _too_small(
     message = f"got {free:.1f} GiB free at {path}, expected {total:.1f} ({parts})"
     fix = Fix()
     if each:
-        fix = _fewer_checkpoints(case, int((free - total + kept * each) / each))
+        # So that no more than those which fit are there at a time: the next is whole before the
+        # oldest goes.
+        fitting = int((free - total + kept * each) / each)
+        if fitting - 1 >= (2 if case("validation.enable") else 1):
+            fix = Fix(changes={"train.ckpt.max_keep": fitting - 1})
+        elif fitting > 0 and case.steps:
+            end = {"train.ckpt.save_freq": case.steps, "train.ckpt.save_freq_in_epoch": 0}
+            fix = Fix(changes=end)
         if not fix and not case("policy.lora"):
             message += "; checkpoints of adapters (--tuning lora) are a part of that"
     fix = fix or Fix(command=f"du -sh {path}")
     yield findings.error("PRE-DISK", needs[-1].what, message, fix)
-
-
-def _fewer_checkpoints(case: Case, fitting: int) -> Fix:
-    """Return a fix so that no more than `fitting` are there at a time; nothing where no change does
-    that."""
-    most_kept = fitting - 1  # the next is whole before the oldest goes
-    if most_kept >= (2 if case("validation.enable") else 1):
-        return Fix(changes={"train.ckpt.max_keep": most_kept})
-    if fitting > 0 and case.steps:
-        end = {"train.ckpt.save_freq": case.steps, "train.ckpt.save_freq_in_epoch": 0}
-        return Fix(changes=end)
-    return Fix()
 
 
 # ---- S3 and Hub --------------------------------------------------------------------------------
@@ -351,31 +334,25 @@ def uploads(preflight: Preflight) -> Iterator[Finding]:
         fix = "export WANDB_API_KEY=KEY"
         yield findings.warning("PRE-WANDB-KEY", "logging.logger", message, fix)
     if case("train.ckpt.upload_hf"):
-        yield from _hub_upload(case("train.ckpt.hf_repo_name"))
-    if case("train.ckpt.upload_s3") and case("train.ckpt.s3_bucket"):
-        _try_bucket(case("train.ckpt.s3_bucket"), case("train.ckpt.s3_prefix") or "")
-
-
-def _hub_upload(repo: str) -> Iterator[Finding]:
-    try:
-        hub.writable(repo, hub.token())
-    except Failure as failure:
-        for finding in failure.findings:
-            other_repo = finding.fix.flags.get("--hub")
-            if other_repo:
-                fix = Fix(changes={"train.ckpt.hf_repo_name": other_repo})
-                finding = replace(finding, fix=fix)
-            yield finding
-
-
-def _try_bucket(bucket: str, prefix: str) -> None:
-    """Begin an upload and give it up. Raises Failure when that is not allowed."""
-    prefix = prefix.strip("/")
-    key = f"{prefix}/preflight" if prefix else "preflight"
-    connection = s3.client()
-    with s3.failures(f"{s3.SCHEME}{bucket}/{key}"):
-        begun = connection.create_multipart_upload(Bucket=bucket, Key=key)
-        connection.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=begun["UploadId"])
+        try:
+            hub.writable(case("train.ckpt.hf_repo_name"), hub.token())
+        except Failure as failure:
+            for finding in failure.findings:
+                other_repo = finding.fix.flags.get("--hub")
+                if other_repo:  # the flag is of publishing; here the spec names the repository
+                    fix = Fix(changes={"train.ckpt.hf_repo_name": other_repo})
+                    finding = replace(finding, fix=fix)
+                yield finding
+    bucket = case("train.ckpt.s3_bucket")
+    if case("train.ckpt.upload_s3") and bucket:
+        # An upload is begun and given up, which leaves nothing; Failure where that is not allowed.
+        prefix = (case("train.ckpt.s3_prefix") or "").strip("/")
+        key = f"{prefix}/preflight" if prefix else "preflight"
+        connection = s3.client()
+        with s3.failures(f"{s3.SCHEME}{bucket}/{key}"):
+            begun = connection.create_multipart_upload(Bucket=bucket, Key=key)
+            upload_id = begun["UploadId"]
+            connection.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
 
 
 def model(preflight: Preflight) -> Iterator[Finding]:
@@ -394,7 +371,14 @@ def model(preflight: Preflight) -> Iterator[Finding]:
             yield from hub_access(name.removeprefix(model_names.HUB))
             yield from _architecture(preflight, name)
         else:
-            yield from _model_folder(Path(name))
+            folder = Path(name)
+            _, is_omni = model_names.family(name)
+            if is_omni or not folder.is_dir() or not any(folder.iterdir()):
+                continue  # which the rules, the paths or the plan tell
+            if (folder / conversion.PROVENANCE).is_file():
+                yield from conversion.check_output(folder)
+            else:
+                yield from run_outputs.verify(folder)
 
 
 def _architecture(preflight: Preflight, name: str) -> Iterator[Finding]:
@@ -413,18 +397,6 @@ def _architecture(preflight: Preflight, name: str) -> Iterator[Finding]:
         message += ", ".join(known)
         fix = models.engine_for(action, architecture)
         yield findings.error("PRE-MODEL-FAMILY", name, message, fix)
-
-
-def _model_folder(folder: Path) -> Iterator[Finding]:
-    """Yield what is missing or damaged in the folder; of an Omni model the spec's rules tell how to
-    convert it."""
-    _, is_omni = model_names.family(str(folder))
-    if is_omni or not folder.is_dir() or not any(folder.iterdir()):
-        return  # which the rules, the paths or the plan tell
-    if (folder / conversion.PROVENANCE).is_file():
-        yield from conversion.check_output(folder)
-    else:
-        yield from run_outputs.verify(folder)
 
 
 def _cached(repo: str) -> bool:

@@ -21,7 +21,7 @@ from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.media import archives
 from cosmos_reason.media import checks as clip_checks
-from cosmos_reason.media.files import LIST, ClipReport, MediaFacts, Source
+from cosmos_reason.media.files import LIST, ClipReport, MediaFacts
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, origins
@@ -64,7 +64,11 @@ def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
             preflight.launch, facts, gpus_per_node, preflight.nodes
         )
         yield from broken
-        _read_tokens(preflight.case)
+        case = preflight.case
+        if case.facts and case.facts["records"] and not case.tokens:
+            # Raises Failure for what is wrong with the sampling keys, which `case.tokens` passes
+            # over; the table of tokens is there only inside this block.
+            record_tokens.tokens_for_spec(case.facts_path, case.full)
 
 
 def counted_before(preflight: Preflight, surveyed: Path | None) -> Path | None:
@@ -83,13 +87,6 @@ def counted_before(preflight: Preflight, surveyed: Path | None) -> Path | None:
     return noted if is_counted or not could_be else None
 
 
-def _read_tokens(case: Case) -> None:
-    """Read the tokens of all records, while their table is there. Raises Failure for what is wrong
-    with the sampling keys, which `case.tokens` passes over."""
-    if case.facts and case.facts["records"] and not case.tokens:
-        record_tokens.tokens_for_spec(case.facts_path, case.full)
-
-
 def survey_data(
     case: Case, keys: actions.DataKeys, folder: Path
 ) -> tuple[Path | None, list[Finding]]:
@@ -99,7 +96,8 @@ def survey_data(
     media = case(keys.media)
     if not written:
         return None, []  # a rule of the spec says so
-    if not _is_here(written, media or ""):
+    is_packed_elsewhere = "://" in (media or "") and archives.is_archive(media)
+    if is_packed_elsewhere or "://" in written or not locate(written).is_file():
         message = (
             f"got {written}, which cannot be read here: lengths are not known, unless "
             "check_dataset.py --facts wrote them where it can"
@@ -118,14 +116,6 @@ def survey_data(
     return facts, [*notes, *checks.findings(found, evaluation=case.action == "evaluate")]
 
 
-def _is_here(annotations: str, media: str) -> bool:
-    """Tell whether the annotations can be read here, and so can the names in an archive of
-    media."""
-    if "://" in media and archives.is_archive(media):
-        return False
-    return "://" not in annotations and locate(annotations).is_file()
-
-
 def look_at_clips(found: survey.Survey) -> list[Finding]:
     """Reports of the clips: missing files of all, headers of the first few (and of those looked at
     before); of an archive the headers of the clips that come first in it."""
@@ -135,7 +125,10 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
     if packed:
         archive = Path(found.media_path)
         found.reports |= clip_checks.examine_archive(archive, packed, *how, first_only=True)
-    local = _local_files(paths, packed)
+    local = {}  # files of this machine, by the number of the clip
+    for number in sorted(paths.keys() - packed.keys()):
+        if "://" not in str(clip_checks.parts(paths[number])[0]):
+            local[number] = paths[number]
     missing = ClipReport(check="DATA-MEDIA-MISSING", message="got no such file, expected one")
     for number, path in local.items():
         if not all(map(os.path.exists, clip_checks.parts(path))):
@@ -154,15 +147,6 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
     annotations = shlex.quote(str(found.annotations))
     fix = f"scripts/check_dataset.py {annotations} --facts dataset_facts.json"
     return [findings.info("PRE-DATA-SAMPLED", found.annotations, message, fix)]
-
-
-def _local_files(paths: dict[int, Source], packed: dict[int, str]) -> dict[int, Source]:
-    """Return the clips' paths, by number, that are files of this machine."""
-    local = {}
-    for number in sorted(paths.keys() - packed.keys()):
-        if "://" not in str(clip_checks.parts(paths[number])[0]):
-            local[number] = paths[number]
-    return local
 
 
 def _suppose_others_alike(found: survey.Survey) -> None:

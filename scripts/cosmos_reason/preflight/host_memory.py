@@ -40,7 +40,9 @@ def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
     host = {"host_gib": round(needed, 1), "host_terms": terms}
     preflight.result["prediction"] = preflight.result["prediction"] | host
     parts = ", ".join(f"{name} {gib:g}" for name, gib in terms.items())
-    asked = _asked(preflight)
+    asked = 0  # GiB that a scheduler is asked for; 0: all of a node, or nothing said
+    if preflight.platform in SCHEDULED and preflight.options.memory:
+        asked = megabytes(preflight.options.memory) / 1024
     if asked and needed > asked:
         message = f"got {preflight.options.memory}, expected about {needed:.0f} GiB ({parts})"
         fix = Fix(flags={"--memory": f"{math.ceil(needed / USABLE)}G"})
@@ -50,7 +52,10 @@ def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
         if there is None and needed:
             yield from preflight.site.unknown(["memory_gib: GIB"])
     else:
-        there = None if _is_elsewhere(preflight) else _memory_of_machine(preflight)
+        # Flags may describe the GPUs of a machine that is not the one asked here.
+        is_described = preflight.options.describes_gpus and not preflight.driver.gpus
+        is_elsewhere = is_described and not preflight.on_cpu
+        there = None if is_elsewhere else _memory_of_machine(preflight)
     if there is None or needed <= USABLE * there:
         return
     message = f"got {there:.0f} GiB, expected {needed / USABLE:.0f}, to use {needed:.0f} ({parts})"
@@ -59,13 +64,6 @@ def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
     if not fix and terms.get("the model while it is exported") and not plan.lora_rank:
         message += "; adapters (--tuning lora) are exported without the model"
     yield report("PRE-HOST-MEMORY", "host memory", message, fix)
-
-
-def _asked(preflight: Preflight) -> float:
-    """Return the GiB that a scheduler is asked for; 0 for all of a node, or if nothing is said."""
-    if preflight.platform not in SCHEDULED or not preflight.options.memory:
-        return 0
-    return megabytes(preflight.options.memory) / 1024
 
 
 def node_of(preflight: Preflight) -> Node:
@@ -85,42 +83,26 @@ def node_of(preflight: Preflight) -> Node:
         cores = max(1, count // processes)
         ready *= min(1, cores / max(1, readers))
         readers = min(readers, cores)
+    frames_gib = math.inf  # of all records, decoded; those of a validation are not known
+    if case.tokens and not case("validation.enable"):
+        tokens = sum(one.vision for one in case.tokens)
+        frames = model_names.known_family(case.model).frames_per_token
+        frames_gib = tokens * record_tokens.frame_bytes(case.token_side // 2, frames) / GIB
+    # Weights that are stored in another precision than the training wants are copied once, but for
+    # bfloat16, from which the embedded engine widens them on the GPU.
+    wanted = "BF16" if case("policy.lora") or case("train.master_dtype") == "bfloat16" else "F32"
+    stored = {}
+    if Path(case.model).is_dir():
+        stored, _ = safetensors_files.read_folder(Path(case.model))
     return Node(
         processes,
         readers,
         ready=ready * processes,
-        frames=min(case(OPTIONS + "frame_cache_gib"), _all_frames(case)),
+        frames=min(case(OPTIONS + "frame_cache_gib"), frames_gib),
         features=case(OPTIONS + "feature_cache_gib"),
-        is_copied=_is_copied(case),
+        is_copied=not {tensor.dtype for tensor in stored.values()} <= {"BF16", wanted},
         saves=saves,
     )
-
-
-def _all_frames(case: Case) -> float:
-    """Return the GiB of the decoded frames of all records; infinite where those of a validation are
-    among them."""
-    if not case.tokens or case("validation.enable"):
-        return float("inf")
-    tokens = sum(record.vision for record in case.tokens)
-    frames = model_names.known_family(case.model).frames_per_token
-    return tokens * record_tokens.frame_bytes(case.token_side // 2, frames) / GIB
-
-
-def _is_copied(case: Case) -> bool:
-    """Tell whether the weights in a model's folder are stored in another precision than the
-    training wants them in, and not in bfloat16, from which the embedded engine widens them on the
-    GPU."""
-    wanted = "BF16" if case("policy.lora") or case("train.master_dtype") == "bfloat16" else "F32"
-    folder = Path(case.model)
-    if not folder.is_dir():
-        return False
-    stored, _ = safetensors_files.read_folder(folder)
-    return not {tensor.dtype for tensor in stored.values()} <= {"BF16", wanted}
-
-
-def _is_elsewhere(preflight: Preflight) -> bool:
-    """Tell whether flags describe the GPUs of a machine that is not the one asked here."""
-    return preflight.options.describes_gpus and not preflight.driver.gpus and not preflight.on_cpu
 
 
 def _memory_of_machine(preflight: Preflight) -> float | None:

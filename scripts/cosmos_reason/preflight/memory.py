@@ -45,7 +45,16 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
     has_records = case.facts and case.facts["records"]
     if has_records and not case.tokens:
         return  # impossible vision settings: said before
-    sample = longest_sample(case)
+    generated = case("rollout.max_response_length") if case.action == "grpo" else 0
+    if case.tokens:
+        longest = max(case.tokens, key=lambda one: one.total)
+        longest_text = max(one.text for one in case.tokens)
+        total = longest.total + generated
+        sample = Sample(total, longest.vision, longest_text, measured=True)
+    else:  # a clip is assumed
+        seen = assumed_vision_tokens(case)
+        total = seen + QUESTION_TOKENS + generated
+        sample = Sample(total, seen, QUESTION_TOKENS, measured=False)
     plan = gpu_memory.of_spec(case, sample.total, sample.vision, sample.longest_text)
     if plan is None:
         message = f"got {case.model}, whose widths are not known here, so memory is not predicted"
@@ -68,23 +77,18 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
         fix = gates.missing_description(preflight.options)
         yield findings.warning("PRE-MEMORY-UNSEEN", "GPU memory", message, fix)
     if case.action == "train" and case.cosmos:
-        set_aside = _why_less_is_enough(plan, fits_measured)
+        # The rule of thumb about all GPUs together does not count for every model.
+        billions = plan.geometry.parameters / 1e9
+        set_aside = ""
+        if plan.lora_rank:
+            set_aside = "LoRA trains a small part of it"
+        elif billions < SMALL_MODEL:
+            set_aside = f"the model has {billions:.1f} billion parameters"
+        elif fits_measured:
+            set_aside = "the memory prediction says that it fits"
         least = bundle.skill_info()["memory_minimums"]["full_sft_total_gb"]
         yield from gates.check_total(gpus, preflight.nodes, least, RULE_OF_THUMB, set_aside)
     yield from host_memory.check(preflight, plan)
-
-
-def longest_sample(case: Case) -> Sample:
-    """Return the longest record, or a clip that is assumed. Raises Failure for impossible vision
-    settings."""
-    generated = case("rollout.max_response_length") if case.action == "grpo" else 0
-    if not case.tokens:
-        vision = assumed_vision_tokens(case)
-        total = vision + QUESTION_TOKENS + generated
-        return Sample(total, vision, QUESTION_TOKENS, measured=False)
-    longest = max(case.tokens, key=lambda record: record.total)
-    longest_text = max(record.text for record in case.tokens)
-    return Sample(longest.total + generated, longest.vision, longest_text, measured=True)
 
 
 def assumed_vision_tokens(case: Case) -> int:
@@ -151,7 +155,12 @@ def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) ->
     samples = f"{plan.tokens} tokens x {plan.batch}"
     message = f"{verdict}: {needed:.1f} GiB of {gib:.1f} at {samples} ({terms})"
     if plan.rollout_share:
-        message += f"; {_share_in_words(plan, gib)}"
+        least, most = gpu_memory.shares(plan, gib)  # of the GPU, for vllm beside the policy
+        words = f"{gpu_memory.SHARE} fits from {least:g} to {most:g}"
+        if least > most:
+            words = f"no {gpu_memory.SHARE} fits: vllm starts with {least:g}, "
+            words += f"{max(most, 0):g} is left"
+        message += f"; {words}"
     if verdict == gpu_memory.FITS:
         yield findings.info("PRE-MEMORY", "GPU memory", message)
         return
@@ -170,30 +179,10 @@ def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) ->
     yield report("PRE-MEMORY", "GPU memory", message, fix)
 
 
-def _share_in_words(plan: gpu_memory.Plan, gib: float) -> str:
-    """Return which part of the GPU vllm can have beside the policy."""
-    least, most = gpu_memory.shares(plan, gib)
-    if least > most:
-        return f"no {gpu_memory.SHARE} fits: vllm starts with {least:g}, {max(most, 0):g} is left"
-    return f"{gpu_memory.SHARE} fits from {least:g} to {most:g}"
-
-
 def _token_pixels(case: Case) -> int:
     """Return the pixels that make one vision token, where a budget of them counts."""
     sizes = (vision.sampled(case, "resized_height"), vision.sampled(case, "resized_width"))
     return 0 if all(sizes) else case.token_side**2
-
-
-def _why_less_is_enough(plan: gpu_memory.Plan, fits_measured: bool) -> str:
-    """Return why the rule of thumb about all GPUs together does not count; "" when it does."""
-    if plan.lora_rank:
-        return "LoRA trains a small part of it"
-    billions = plan.geometry.parameters / 1e9
-    if billions < SMALL_MODEL:
-        return f"the model has {billions:.1f} billion parameters"
-    if fits_measured:
-        return "the memory prediction says that it fits"
-    return ""
 
 
 def kept_checkpoints(case: Case) -> tuple[int, float]:

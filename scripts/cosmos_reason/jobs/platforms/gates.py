@@ -11,7 +11,7 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
 from cosmos_reason.jobs.platforms.gpus import Driver, Gpu, older
-from cosmos_reason.jobs.platforms.preflight import Preflight, PreflightOptions
+from cosmos_reason.jobs.platforms.preflight import SCHEDULED, Preflight, PreflightOptions
 from cosmos_reason.spec import actions
 from cosmos_reason.spec.keys import BASE_PRECISION
 
@@ -25,31 +25,21 @@ def chosen(driver: Driver, options: PreflightOptions) -> tuple[list[Gpu], list[F
     --target-gpu-index, as the --target flags describe them where nvidia-smi does not tell."""
     gpus = list(driver.gpus)
     if not gpus and options.describes_gpus:
-        gpus = _described(options)
+        indices = options.target_gpu_index or range(options.target_gpu_count)
+        gpus = [Gpu(index, "as described", None) for index in indices]
     problems = []
     wanted = options.target_gpu_index
     if wanted is None:
         gpus = gpus[: options.target_gpu_count]
     else:
-        problems = _absent(gpus, wanted)
+        there = [gpu.index for gpu in gpus]
+        absent = [index for index in wanted if index not in there]
+        if there and absent:
+            message = f"got no GPU {absent} on this host, expected some of {there}"
+            problems.append(findings.error("PRE-GPU-INDEX", "--target-gpu-index", message))
         gpus = [gpu for gpu in gpus if gpu.index in wanted]
     sized = [gpu if gpu.gib else replace(gpu, gib=options.target_gpu_memory_gb) for gpu in gpus]
     return sized, problems
-
-
-def _described(options: PreflightOptions) -> list[Gpu]:
-    indices = options.target_gpu_index or range(options.target_gpu_count)
-    return [Gpu(index, "as described", None) for index in indices]
-
-
-def _absent(gpus: list[Gpu], wanted: list[int]) -> list[Finding]:
-    """Return an error about wanted indices that no GPU has, where the GPUs are known."""
-    there = [gpu.index for gpu in gpus]
-    absent = [index for index in wanted if index not in there]
-    if not there or not absent:
-        return []
-    message = f"got no GPU {absent} on this host, expected some of {there}"
-    return [findings.error("PRE-GPU-INDEX", "--target-gpu-index", message)]
 
 
 def target_flag(indices: list[int]) -> Fix:
@@ -87,42 +77,36 @@ def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     """Number, memory and architecture against what the options and the spec ask of one node."""
     if gpus:
         yield from _memory(gpus, preflight)
-        yield from _count(gpus, preflight)
+        needed = preflight.gpus_per_node
+        if len(gpus) < needed:
+            asked = preflight.options.gpu_min_count == needed
+            reason = "--gpu-min-count" if asked else "the spec's layout"
+            message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
+            # What --gpu-min-count demands no other layout of the spec gives.
+            fix = Fix() if asked else fewer_gpus(preflight, len(gpus))
+            yield findings.error("PRE-GPU-COUNT", "GPUs", message, fix)
+        trains = preflight.case is not None and preflight.case.action in actions.TRAINING
+        if len(gpus) > needed and trains and preflight.options.target_gpu_index:
+            # More GPUs were named than the training uses.
+            fix = target_flag([gpu.index for gpu in gpus[:needed]])
+            message = f"got {len(gpus)} GPUs to use, the spec uses {needed}"
+            if len(gpus) in bundle.skill_info()["gpu_counts_per_node"]:
+                message += f", or {fix}"
+                fix = Fix(flags={"--gpus-per-node": len(gpus)})
+            yield findings.warning("PRE-GPU-IDLE", "--target-gpu-index", message, fix)
         least = preflight.options.gpu_min_total_memory_gb
         if least:
             yield from check_total(gpus, preflight.nodes, least, "--gpu-min-total-memory-gb")
     else:
         yield from _not_compared(preflight)
     yield from _architectures(gpus, preflight.options, preflight.image)
-    yield from _without_fp8(gpus, preflight)
-
-
-def _count(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
-    needed = preflight.gpus_per_node
-    if len(gpus) >= needed:
-        yield from _idle(gpus, preflight)
+    if preflight.case is None or preflight.case(BASE_PRECISION) != "fp8":
         return
-    asked = preflight.options.gpu_min_count == needed
-    reason = "--gpu-min-count" if asked else "the spec's layout"
-    message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
-    # What --gpu-min-count demands no other layout of the spec gives.
-    fix = Fix() if asked else fewer_gpus(preflight, len(gpus))
-    yield findings.error("PRE-GPU-COUNT", "GPUs", message, fix)
-
-
-def _idle(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
-    """Yield a warning where more GPUs were named than a training uses."""
-    needed = preflight.gpus_per_node
-    named = preflight.options.target_gpu_index
-    trains = preflight.case is not None and preflight.case.action in actions.TRAINING
-    if not named or not trains or len(gpus) == needed:
-        return
-    fix = target_flag([gpu.index for gpu in gpus[:needed]])
-    message = f"got {len(gpus)} GPUs to use, the spec uses {needed}"
-    if len(gpus) in bundle.skill_info()["gpu_counts_per_node"]:
-        message += f", or {fix}"
-        fix = Fix(flags={"--gpus-per-node": len(gpus)})
-    yield findings.warning("PRE-GPU-IDLE", "--target-gpu-index", message, fix)
+    for architecture in preflight.options.gpu_arch or sorted({gpu.arch for gpu in gpus}):
+        if architecture and _number(architecture) < FP8_FROM:
+            message = f"got {architecture}, expected sm_{FP8_FROM} or later for a base in fp8"
+            fix = Fix(changes={BASE_PRECISION: None})
+            yield findings.error("PRE-GPU-FP8", "GPUs", message, fix)
 
 
 def _not_compared(preflight: Preflight) -> Iterator[Finding]:
@@ -133,7 +117,8 @@ def _not_compared(preflight: Preflight) -> Iterator[Finding]:
         "--gpu-min-total-memory-gb": options.gpu_min_total_memory_gb,
         "--low-vram-threshold-gb": options.low_vram_threshold_gb,
     }
-    if not preflight.counted_by_scheduler:
+    # The scheduler is asked how many GPUs its nodes have.
+    if preflight.platform not in SCHEDULED or options.skip_platform_access:
         limits["--gpu-min-count"] = options.gpu_min_count
     asked = [flag for flag, limit in limits.items() if limit]
     if not asked:
@@ -200,13 +185,24 @@ def check_total(
 
 def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> Iterator[Finding]:
     """Architectures against the image's list and every --gpu-arch-allowlist."""
-    allowlists = _allowlists(options, image)
+    known = bundle.skill_info()["gpu_architectures"]
+    allowlists = list(options.gpu_arch_allowlist)  # (label, architectures that it allows)
+    if options.image_supported_sm:
+        allowlists.append((IMAGE, options.image_supported_sm))
+    elif image:
+        allowlists.append((IMAGE, known["supported"]))
     found = {gpu.arch for gpu in gpus if gpu.arch}
     architectures = options.gpu_arch or sorted(found)
     if allowlists and not architectures:
-        yield _unknown_architecture(options)
+        is_asked = options.gpu_arch_allowlist or options.image_supported_sm
+        report = findings.error if is_asked else findings.warning
+        message = (
+            "got no compute capability, expected one to compare with the image's "
+            "(A100: sm_80, L40S and RTX 4090: sm_89, H100 and H200: sm_90)"
+        )
+        fix = Fix(flags={"--gpu-arch": "SM"})
+        yield report("PRE-GPU-ARCH-UNKNOWN", "GPUs", message, fix)
     # Only --image-supported-sm says that an architecture which is blocked has been proven to work.
-    known = bundle.skill_info()["gpu_architectures"]
     proven = options.image_supported_sm or []
     blocked = known["blocked"] if image else {}
     for architecture in architectures:
@@ -217,38 +213,6 @@ def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> It
             yield findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message)
         else:
             yield from _not_allowed(architecture, allowlists)
-
-
-def _without_fp8(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
-    """Yield an error where the spec wants a base in fp8 of GPUs that are known not to have it."""
-    if preflight.case is None or preflight.case(BASE_PRECISION) != "fp8":
-        return
-    for architecture in preflight.options.gpu_arch or sorted({gpu.arch for gpu in gpus}):
-        if architecture and _number(architecture) < FP8_FROM:
-            message = f"got {architecture}, expected sm_{FP8_FROM} or later for a base in fp8"
-            fix = Fix(changes={BASE_PRECISION: None})
-            yield findings.error("PRE-GPU-FP8", "GPUs", message, fix)
-
-
-def _allowlists(options: PreflightOptions, image: str) -> list[tuple[str, list[str]]]:
-    """Return (label, architectures that it allows) of each list."""
-    allowlists = list(options.gpu_arch_allowlist)
-    if options.image_supported_sm:
-        allowlists.append((IMAGE, options.image_supported_sm))
-    elif image:
-        supported = bundle.skill_info()["gpu_architectures"]["supported"]
-        allowlists.append((IMAGE, supported))
-    return allowlists
-
-
-def _unknown_architecture(options: PreflightOptions) -> Finding:
-    is_asked = options.gpu_arch_allowlist or options.image_supported_sm
-    report = findings.error if is_asked else findings.warning
-    message = (
-        "got no compute capability, expected one to compare with the image's "
-        "(A100: sm_80, L40S and RTX 4090: sm_89, H100 and H200: sm_90)"
-    )
-    return report("PRE-GPU-ARCH-UNKNOWN", "GPUs", message, Fix(flags={"--gpu-arch": "SM"}))
 
 
 def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> Iterator[Finding]:

@@ -25,36 +25,25 @@ def locate(preflight: Preflight) -> Iterator[Finding]:
     if preflight.platform == "local":
         preflight.machine = Host()
     elif preflight.platform == "docker":
-        yield from _docker_machine(preflight)
+        # That of the engine launch_job would take; behind an address of tcp none can be asked.
+        given = preflight.options.docker_host
+        try:
+            address = docker_client.engine_host(given)
+        except Failure as failure:
+            # Docker is to be installed here: what else is wrong here is said in the same run.
+            preflight.machine = docker_client.machine_without_client(given)
+            yield from failure.findings
+            return
+        preflight.docker = docker_client.variables(address)
+        preflight.machine = docker_client.machine(address)
     elif preflight.platform == "slurm":
-        yield from _login_node(preflight)
-
-
-def _docker_machine(preflight: Preflight) -> Iterator[Finding]:
-    """Note the machine of the Docker engine that launch_job would take, and how docker is told of
-    that engine. There is no machine to ask behind an address of tcp."""
-    given = preflight.options.docker_host
-    try:
-        address = docker_client.engine_host(given)
-    except Failure as failure:
-        # Docker is to be installed here: what else is wrong here is said in the same run.
-        preflight.machine = docker_client.machine_without_client(given)
-        yield from failure.findings
-        return
-    preflight.docker = docker_client.variables(address)
-    preflight.machine = docker_client.machine(address)
-
-
-def _login_node(preflight: Preflight) -> Iterator[Finding]:
-    """Note the cluster's login node by $SLURM_HOSTNAME, else this machine where it has SLURM's
-    commands. Raises Failure for a name that is none."""
-    where = slurm_cluster.host()
-    if not where.is_here or shutil.which("sinfo"):
-        preflight.machine = where
-    else:
-        message = "got no SLURM commands here and no $SLURM_HOSTNAME, expected a login node"
-        fix = "export SLURM_HOSTNAME=LOGIN_NODE"
-        yield findings.error("PRE-TOOL-MISSING", "sinfo", message, fix)
+        where = slurm_cluster.host()  # $SLURM_HOSTNAME, else this machine
+        if not where.is_here or shutil.which("sinfo"):
+            preflight.machine = where
+        else:
+            message = "got no SLURM commands here and no $SLURM_HOSTNAME, expected a login node"
+            fix = "export SLURM_HOSTNAME=LOGIN_NODE"
+            yield findings.error("PRE-TOOL-MISSING", "sinfo", message, fix)
 
 
 def ask_for_gpus(preflight: Preflight, machine: Host | None) -> Iterator[Finding]:

@@ -118,11 +118,6 @@ class Preflight:
         )
         return any(limits)
 
-    @property
-    def counted_by_scheduler(self) -> bool:
-        """Return whether the scheduler is asked how many GPUs its nodes have."""
-        return self.platform in SCHEDULED and not self.options.skip_platform_access
-
     def seconds_left(self) -> float:
         """Return seconds until the run has to end."""
         return self.deadline - time.monotonic()
@@ -239,18 +234,12 @@ def _take_launch(preflight: Preflight) -> None:
             preflight.paths.setdefault(key, name)
     preflight.nodes = nodes.count(nodes.asked(launch), launch.needed_gpus)
     preflight.gpus_per_node = math.ceil(launch.needed_gpus / preflight.nodes)
-    preflight.launch = replace(launch, carried=_is_carried(preflight))
-
-
-def _is_carried(preflight: Preflight) -> bool:
-    """Return whether the plan is for a machine that nothing here asks, and that has what is not
-    here."""
-    if preflight.site:
-        return True
-    if preflight.platform != "docker" or not preflight.options.skip_platform_access:
-        return False
-    address = preflight.options.docker_host or os.environ.get("DOCKER_HOST", "")
-    if address.startswith("ssh://"):
-        return False  # which submit asks
-    paths = preflight.plain_paths().values()
-    return not all(os.path.exists(os.path.expanduser(path)) for path in paths)
+    # A plan is carried to a machine that nothing here asks, and that has what is not here: the one
+    # of a site, or of Docker where only its paths could be meant. One over ssh submit asks.
+    is_carried = preflight.site is not None
+    if preflight.platform == "docker" and options.skip_platform_access:
+        address = options.docker_host or os.environ.get("DOCKER_HOST", "")
+        paths = preflight.plain_paths().values()
+        are_here = all(os.path.exists(os.path.expanduser(path)) for path in paths)
+        is_carried |= not address.startswith("ssh://") and not are_here
+    preflight.launch = replace(launch, carried=is_carried)

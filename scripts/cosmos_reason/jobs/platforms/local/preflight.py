@@ -28,25 +28,20 @@ def check(preflight: Preflight) -> Iterator[Finding]:
     """torch or cosmos-rl, wandb, CUDA, GPUs"""
     yield from ask_for_gpus(preflight, Host())
     if preflight.engine == "transformers":
-        yield from check_torch(preflight)
-        yield from check_wandb(preflight)
+        yield from _torch(preflight)
+        case = preflight.case
+        trains = case is not None and case.action in actions.TRAINING
+        # No setup of ours installs the package that this logger needs.
+        if trains and "wandb" in case("logging.logger") and not importlib.util.find_spec("wandb"):
+            message = "got wandb among the loggers, expected the package of that name here"
+            yield findings.error(
+                "PRE-WANDB-PACKAGE", "logging.logger", message, f"{PIP} {bundle.WANDB}"
+            )
     elif preflight.engine == "cosmos-rl":
         yield from cosmos_environment.findings(preflight.case.action if preflight.case else "train")
 
 
-def check_wandb(preflight: Preflight) -> Iterator[Finding]:
-    """Yield whether the package is here that a training's loggers need: no setup of ours installs
-    it."""
-    case = preflight.case
-    if case is None or case.action not in actions.TRAINING or importlib.util.find_spec("wandb"):
-        return
-    if "wandb" in case("logging.logger"):
-        message = "got wandb among the loggers, expected the package of that name here"
-        fix = f"{sys.executable} -m pip install {bundle.WANDB}"
-        yield findings.error("PRE-WANDB-PACKAGE", "logging.logger", message, fix)
-
-
-def check_torch(preflight: Preflight) -> Iterator[Finding]:
+def _torch(preflight: Preflight) -> Iterator[Finding]:
     """Yield whether torch is here, and was built for the chosen GPUs."""
     absent = [name for name in EMBEDDED_ENGINE_NEEDS if not importlib.util.find_spec(name)]
     if absent:
@@ -56,11 +51,8 @@ def check_torch(preflight: Preflight) -> Iterator[Finding]:
         return
     version = importlib.metadata.version("torch")
     preflight.result["torch"] = version
-    if preflight.driver.gpus and not preflight.on_cpu:
-        yield from _check_cuda(preflight, version)
-
-
-def _check_cuda(preflight: Preflight, version: str) -> Iterator[Finding]:
+    if not preflight.driver.gpus or preflight.on_cpu:
+        return
     answer = call([sys.executable, "-c", ASK_TORCH], IMPORT_SECONDS)
     if answer.code or not answer.out.startswith("["):
         message = f"got {answer.last_words}, expected a torch that can be imported"
