@@ -176,11 +176,6 @@ class Entry:
         """Return names of the placeholders in its command."""
         return {name for _, name, _, _ in string.Formatter().parse(self.command) if name}
 
-    def matches(self, line: str) -> bool:
-        if not _contains(line, self.signs):
-            return False
-        return self.confirm is None or bool(self.confirm.search(line))
-
 
 def _number(pattern: str | None, line: str) -> int | None:
     found = re.search(pattern, line) if pattern else None
@@ -208,13 +203,13 @@ def catalog() -> tuple[Entry, ...]:
     import yaml
 
     groups = yaml.load(CATALOG.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    return tuple(_entry(group["group"], row) for group in groups for row in group["entries"])
-
-
-def _entry(group: str, row: dict) -> Entry:
-    lists = {name: tuple(row.get(name, ())) for name in ("signs", "example", "after")}
-    confirm = re.compile(row["confirm"]) if "confirm" in row else None
-    return Entry(**row | lists | {"group": group, "confirm": confirm})
+    found = []
+    for group in groups:
+        for row in group["entries"]:
+            lists = {name: tuple(row.get(name, ())) for name in ("signs", "example", "after")}
+            confirm = re.compile(row["confirm"]) if "confirm" in row else None
+            found.append(Entry(**row | lists | {"group": group["group"], "confirm": confirm}))
+    return tuple(found)
 
 
 # -- one pass over a log -----------------------------------------------------------------------
@@ -302,7 +297,9 @@ class _Search:
         step = STEP.search(line) if "Step: " in line or "train: " in line else None
         if step:
             self.steps_since = [*self.steps_since[:1], step[1] or step[2]]
-        in_block = self._extend_block(number, line)
+        in_block = bool(self.blocks) and number <= self.blocks[-1][0] + BLOCK_LINES
+        if in_block:
+            self.blocks[-1][1].append(line)
         bare = line.translate(WITHOUT_DIGITS)
         has_sign = _contains(line, self.signs_with_digits)
         if bare in self.plain and not has_sign:
@@ -326,19 +323,16 @@ class _Search:
             self.plain.add(bare)
         return None
 
-    def _extend_block(self, number: int, line: str) -> bool:
-        """Return whether the line belongs to the last block, which then gets it."""
-        if not self.blocks:
-            return False
-        first, lines = self.blocks[-1]
-        if number > first + BLOCK_LINES:
-            return False
-        lines.append(line)
-        return True
-
     def _match(self, line: str, is_trouble: bool) -> Entry | None:
         for entry in self.entries:
-            if not self._is_in_context(entry) or not entry.matches(line):
+            # What means something else in another action is looked for in its own, or below what
+            # tells that the log is of it.
+            is_own = not entry.after or entry.action == self.action
+            if not is_own and self.contexts_met.isdisjoint(entry.after):
+                continue
+            if not _contains(line, entry.signs):
+                continue
+            if entry.confirm and not entry.confirm.search(line):
                 continue
             if entry.severity == findings.INFO or entry.names_end:
                 if is_trouble:
@@ -349,12 +343,6 @@ class _Search:
                 self._look_for(other for other in self.entries if taken.isdisjoint(other.signs))
             return entry
         return None
-
-    def _is_in_context(self, entry: Entry) -> bool:
-        """Return whether an error that means something else in another action is of this one."""
-        if not entry.after or entry.action == self.action:
-            return True
-        return not self.contexts_met.isdisjoint(entry.after)
 
     def _dismiss(self) -> None:
         """Drop this line's error, which is harmless or says only that something ended, from the
@@ -457,20 +445,16 @@ def for_job(finding: Finding, job: Job) -> Finding:
     changes to the spec only those are left that its engine applies and its spec does not have
     yet."""
     try:
-        return _for_job(finding, job)
+        entry = _known(finding)
+        source = Path(job.spec["source"])
+        is_unchanged = source.is_file() and files.sha256(source) == job.spec["source_sha256"]
+        source = source if is_unchanged else job.spec_path
+        run = FailedRun(job.action, job.engine, job.spec_path, source)
+        if entry is None:
+            return _with_changes_said(finding, run)
+        return _for_run(finding, entry, run, _places(entry, job))
     except (OSError, AttributeError, LookupError, TypeError, findings.Failure):
         return finding  # the job's spec or record was damaged since
-
-
-def _for_job(finding: Finding, job: Job) -> Finding:
-    entry = _known(finding)
-    source = Path(job.spec["source"])
-    is_unchanged = source.is_file() and files.sha256(source) == job.spec["source_sha256"]
-    source = source if is_unchanged else job.spec_path
-    run = FailedRun(job.action, job.engine, job.spec_path, source)
-    if entry is None:
-        return _with_changes_said(finding, run)
-    return _for_run(finding, entry, run, _places(entry, job))
 
 
 def for_spec(finding: Finding, spec: Path) -> Finding:
@@ -570,10 +554,25 @@ def _useful(
             return numbers, left, ""
     if entry.id == "LOG-REPLICATE-1D":
         proposed = run.sharded()
-    applied = _applied(proposed, run)
+    # Those that the run's action and engine know, by the names that its action has.
+    known, vision = document.keys(run.action), actions.places(run.action)["vision"]
+    applied = {}
+    for name, new in proposed.items():
+        key = re.sub(r"^(custom\.)?vision\.", f"{vision}.", name)
+        if key in known and run.engine in known[key]["x-engines"]:
+            applied[key] = new
     left = {}
     for key, new in applied.items():
-        left |= _change(key, new, applied, run)
+        old = document.get(run.spec, key)
+        if new is None:
+            left |= run.without(key)
+        elif key.endswith("vision.nframes") and key.replace("nframes", "fps") in applied:
+            left |= {} if old else {key: new}  # frames are sampled by their count from now on
+        elif key.endswith("vision.nframes"):
+            is_spent = (document.get(run.spec, LENGTH) or 0) >= applied.get(LENGTH, math.inf)
+            left |= run.fewer_frames(new, is_spent)
+        elif not _is_better_already(key, old, new):
+            left[key] = new
     if RATE in left:
         # What is low for all weights is next to nothing for an adapter: a tenth of the run's own.
         rate = document.get(run.spec, RATE)
@@ -584,31 +583,6 @@ def _useful(
     if applied:
         return "", {}, "Its spec already has what would help."
     return "", {}, f"No key of {run.action} with engine {run.engine} changes that."
-
-
-def _applied(proposed: Mapping[str, object], run: FailedRun) -> dict[str, object]:
-    """Return the changes that the run's action and engine know, by the names that its action
-    has."""
-    known = document.keys(run.action)
-    vision = actions.places(run.action)["vision"]
-    found = {}
-    for name, new in proposed.items():
-        key = re.sub(r"^(custom\.)?vision\.", f"{vision}.", name)
-        if key in known and run.engine in known[key]["x-engines"]:
-            found[key] = new
-    return found
-
-
-def _change(key: str, new: object, applied: Mapping[str, object], run: FailedRun) -> dict:
-    """Return the change of one key, empty where the spec needs none."""
-    if new is None:
-        return run.without(key)
-    if key.endswith("vision.nframes"):
-        if key.replace("nframes", "fps") in applied:
-            return {} if document.get(run.spec, key) else {key: new}  # by their count from now on
-        is_spent = (document.get(run.spec, LENGTH) or 0) >= applied.get(LENGTH, math.inf)
-        return run.fewer_frames(new, is_spent)
-    return {} if _is_better_already(key, document.get(run.spec, key), new) else {key: new}
 
 
 def _is_better_already(key: str, old: object, new: object) -> bool:

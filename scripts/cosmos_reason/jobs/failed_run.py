@@ -46,31 +46,29 @@ class FailedRun:
         """Return the changes, with values for keys that they need beside them and the spec leaves
         out; and the errors for which build_spec.py would write no spec all the same."""
         for _ in range(2):
-            errors = self._errors(changes)
-            left_out = {}
+            spec = document.load(self.source)
+            for key, value in changes.items():
+                if value is None:
+                    document.delete(spec, key)
+                else:
+                    document.set_value(spec, key, value)
+            whole, _ = completion.completed(self.action, spec, changes.keys())
+            found = rules.check(self.action, self.engine, whole)
+            errors = [one for one in found if one.severity == findings.ERROR]
+            needed = {}
             for one in errors:
                 if one.fix.sure and not (one.fix.flags or one.fix.command):
-                    left_out |= one.fix.changes
-            left_out = {key: new for key, new in left_out.items() if self._lacks(key, new)}
+                    needed |= one.fix.changes
+            written = document.load(self.source)
+            left_out = {}
+            for key, new in needed.items():
+                is_absent = document.get(written, key, document.MISSING) is document.MISSING
+                if is_absent and new not in (None, ""):
+                    left_out[key] = new
             if not errors or not left_out:
                 break
             changes = left_out | changes
         return changes, errors
-
-    def _errors(self, changes: dict[str, object]) -> list[Finding]:
-        spec = document.load(self.source)
-        for key, value in changes.items():
-            if value is None:
-                document.delete(spec, key)
-            else:
-                document.set_value(spec, key, value)
-        whole, _ = completion.completed(self.action, spec, changes.keys())
-        found = rules.check(self.action, self.engine, whole)
-        return [one for one in found if one.severity == findings.ERROR]
-
-    def _lacks(self, key: str, new: object) -> bool:
-        now = document.get(document.load(self.source), key, document.MISSING)
-        return now is document.MISSING and new not in (None, "")
 
     def too_large_batch(self) -> tuple[str, dict[str, object]]:
         """Why a training without steps had none, in numbers, and the changes that give it some and

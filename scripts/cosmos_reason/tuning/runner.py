@@ -174,8 +174,10 @@ class Runner:
             if trial["state"] == RUNNING and trial["number"] not in driven:
                 left.append(trial)
         for trial in left:
-            if self.has_running_job(trial):
-                return trial  # on the GPUs that its job has
+            for name, state in self.job_states(trial).items():
+                is_at_work = state in (record.PENDING, record.RUNNING)
+                if is_at_work and name not in trial["set_aside"]:
+                    return trial  # on the GPUs that its job has
         # A trial that waits holds its GPUs too, or two of them would be started on the same.
         taken = set()
         for trial in self.driven:
@@ -387,13 +389,6 @@ class Runner:
             except Failure:
                 states[path.name] = None
         return states
-
-    def has_running_job(self, trial: dict) -> bool:
-        """Return whether a job of the trial that was not set aside still runs."""
-        for name, state in self.job_states(trial).items():
-            if name not in trial["set_aside"] and state in (record.PENDING, record.RUNNING):
-                return True
-        return False
 
     def job(self, trial: dict, action: str) -> dict | None:
         """Return the current record of the trial's job; None when it was only submitted now."""

@@ -172,10 +172,31 @@ def build(
                 raise RangeError("says where things are or what is kept, and trains nothing else")
             if key.startswith("policy.lora.") and not has_lora:
                 raise RangeError("needs a spec with policy.lora (build_spec.py --tuning lora)")
-            if written is None:
-                dimension = _from_schema(key, leaf, has_lora)
+            if written and written.startswith("[") and written.endswith("]"):
+                dimension = _listed(key, leaf, written)
+            elif written is not None:
+                match = RANGE.fullmatch(written)
+                if not match:
+                    raise RangeError(f"got {written!r}, expected LO..HI, LO..HI:log or [A,B,C]")
+                low, high = (
+                    _legal(leaf, values.parse(leaf, match[end].strip())) for end in ("low", "high")
+                )
+                if not (is_number(low) and is_number(high)):
+                    options = f"[A,B,C] of {values.expected(leaf)}"
+                    raise RangeError(f"takes options, not a range: {options}")
+                scale = match["scale"] or leaf.get("automl_scale")
+                dimension = _interval(key, leaf, low, high, scale)
+            elif "enum" in leaf and leaf.get("automl_enabled"):
+                options, weights = tuple(leaf["enum"]), tuple(leaf["option_weights"])
+                dimension = Dimension(key, options=options, weights=weights)
+            elif "automl_range" in leaf:
+                low, high = leaf["automl_range"]
+                if has_lora and "automl_range_lora" in leaf:
+                    low, high = leaf["automl_range_lora"]
+                dimension = _interval(key, leaf, low, high, leaf.get("automl_scale"))
             else:
-                dimension = _from_text(key, leaf, written)
+                fix = Fix(flags={"--range": f"{key}=LO..HI"})
+                raise RangeError("has no range in the schema: give one", fix)
         except RangeError as problem:
             message = f"{key.rpartition('.')[2]} {problem}"
             found.append(findings.error("TUNE-RANGE", key, message, problem.fix))
@@ -225,33 +246,6 @@ def _named(words: str, ranges: Iterable[str], found: list[Finding]) -> dict[str,
         else:
             wanted[key] = written
     return wanted
-
-
-def _from_schema(key: str, leaf: dict, has_lora: bool) -> Dimension:
-    """Return the dimension that the schema proposes for a key. Raises RangeError without one."""
-    if "enum" in leaf and leaf.get("automl_enabled"):
-        return Dimension(key, options=tuple(leaf["enum"]), weights=tuple(leaf["option_weights"]))
-    if "automl_range" not in leaf:
-        fix = Fix(flags={"--range": f"{key}=LO..HI"})
-        raise RangeError("has no range in the schema: give one", fix)
-    low, high = leaf["automl_range"]
-    if has_lora and "automl_range_lora" in leaf:
-        low, high = leaf["automl_range_lora"]
-    return _interval(key, leaf, low, high, leaf.get("automl_scale"))
-
-
-def _from_text(key: str, leaf: dict, written: str) -> Dimension:
-    """Return the dimension of LO..HI, LO..HI:log or [A,B,C]. Raises RangeError for other text."""
-    if written.startswith("[") and written.endswith("]"):
-        return _listed(key, leaf, written)
-    match = RANGE.fullmatch(written)
-    if not match:
-        raise RangeError(f"got {written!r}, expected LO..HI, LO..HI:log or [A,B,C]")
-    low = _legal(leaf, values.parse(leaf, match["low"].strip()))
-    high = _legal(leaf, values.parse(leaf, match["high"].strip()))
-    if not (is_number(low) and is_number(high)):
-        raise RangeError(f"takes options, not a range: [A,B,C] of {values.expected(leaf)}")
-    return _interval(key, leaf, low, high, match["scale"] or leaf.get("automl_scale"))
 
 
 def _interval(key: str, leaf: dict, low: float, high: float, scale: str | None) -> Dimension:
