@@ -134,7 +134,17 @@ class ChatServer:
     def complete(self, body: dict) -> Reply:
         """Raises Failure: exit 2 for this request alone, with the `status` of HTTP in its data, and
         exit 3 when it concerns them all, as when another model replies."""
-        return self._patiently(lambda: self._completion(body))
+
+        def act() -> Reply | Problem:
+            outcome = self._attempt("POST", "/chat/completions", body)
+            if not isinstance(outcome, Problem):
+                return self._reply(outcome, body["model"])
+            # What would be the same at every attempt is not tried again.
+            if outcome.status in REFUSING or 0 < outcome.status < 400:
+                raise self._refusal(outcome)
+            return outcome
+
+        return self._patiently(act)
 
     def check_model(self, name: str) -> list[Finding]:
         """Raises Failure (exit 2) for a model that the server does not name among its own. A server
@@ -164,7 +174,8 @@ class ChatServer:
                 return outcome
             if not outcome.may_pass or attempt == self.attempts:
                 break
-            delay = min(LONGEST_DELAY, max(outcome.pause, _backoff(attempt)))
+            backoff = FIRST_DELAY * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+            delay = min(LONGEST_DELAY, max(outcome.pause, backoff))
             if self.stopped.wait(delay):
                 break
         if outcome.is_unreachable:
@@ -172,15 +183,6 @@ class ChatServer:
             raise outside("EVAL-ENDPOINT-UNREACHABLE", self.url, message)
         message = f"got {outcome.text}, after {attempt} attempt(s)"
         raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, message, status=outcome.status)
-
-    def _completion(self, body: dict) -> Reply | Problem:
-        """Raises Failure for what would be the same at every attempt."""
-        outcome = self._attempt("POST", "/chat/completions", body)
-        if not isinstance(outcome, Problem):
-            return self._reply(outcome, body["model"])
-        if outcome.status in REFUSING or 0 < outcome.status < 400:
-            raise self._refusal(outcome)
-        return outcome
 
     def _served(self) -> dict[str, str | None] | Problem | None:
         """Return the names of its models with the root of each; None when it does not tell them."""
@@ -240,7 +242,16 @@ class ChatServer:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             problem = f"got {self._shown(content)}, expected a chat completion with a text"
             raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, problem) from None
-        self._refuse_other_model(reply.get("model"), asked)
+        replied = reply.get("model")
+        if isinstance(replied, str) and replied not in self.same.get(asked, {asked}):
+            message = (
+                f"got an answer of {shown(replied)}, expected {shown(asked)}: the server does not "
+                "list the two as one model. Ask for the one that is meant by its own name "
+                f"({self.naming})"
+            )
+            raise outside(
+                "EVAL-ENDPOINT-OTHER-MODEL", self.url, message, replied=replied, asked=asked
+            )
         self._refuse_no_answer(message, end)
         tokens = tokens if type(tokens) is int else None
         return Reply(self._masked(text), end == "length", tokens, likely)
@@ -261,15 +272,6 @@ class ChatServer:
         if message.get("refusal"):
             problem += f"; it refuses: {self._masked(str(message['refusal']))[:200]}"
         raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, problem)
-
-    def _refuse_other_model(self, replied: object, asked: str) -> None:
-        if not isinstance(replied, str) or replied in self.same.get(asked, {asked}):
-            return
-        message = (
-            f"got an answer of {shown(replied)}, expected {shown(asked)}: the server does not list "
-            f"the two as one model. Ask for the one that is meant by its own name ({self.naming})"
-        )
-        raise outside("EVAL-ENDPOINT-OTHER-MODEL", self.url, message, replied=replied, asked=asked)
 
     def _shown(self, content: bytes) -> str:
         """Return the start of what a server answered, without our key."""
@@ -309,23 +311,19 @@ def _names(content: bytes) -> dict[str, str | None] | None:
 def checked_address(url: str, flag: str) -> str:
     """Return the address before /chat/completions. Raises Failure, also for one that holds a
     password."""
-    if not _is_plain_address(url):
+    try:
+        parts = httpx.URL(url)
+        is_plain = parts.scheme in ("http", "https") and bool(parts.host)
+        is_plain &= not parts.userinfo and not parts.query
+    except httpx.InvalidURL:
+        is_plain = False
+    if not is_plain:
         message = (
             "got no plain address, expected one such as http://localhost:8000/v1 "
             "(a key goes into a variable)"
         )
         raise bad_input("EVAL-ENDPOINT-URL", flag, message)
     return url.rstrip("/").removesuffix("/chat/completions")
-
-
-def _is_plain_address(url: str) -> bool:
-    try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
-        return False
-    if parts.scheme not in ("http", "https") or not parts.host:
-        return False
-    return not parts.userinfo and not parts.query
 
 
 def key_of(variable: str) -> str:
@@ -339,10 +337,6 @@ def key_of(variable: str) -> str:
     return key
 
 
-def _backoff(attempt: int) -> float:
-    return FIRST_DELAY * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-
-
 def seconds_of(retry_after: str | None) -> float:
     """Return the pause that a Retry-After header asks for; it is a number of seconds or a date."""
     if not retry_after:
@@ -350,12 +344,8 @@ def seconds_of(retry_after: str | None) -> float:
     try:
         seconds = float(retry_after)
     except ValueError:
-        seconds = _seconds_until(retry_after)
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return 0.0
     return seconds if seconds > 0 else 0.0  # also of "nan"
-
-
-def _seconds_until(date: str) -> float:
-    try:
-        return parsedate_to_datetime(date).timestamp() - time.time()
-    except (ValueError, OverflowError):
-        return 0.0

@@ -24,23 +24,17 @@ ARCHITECTURE_SECONDS = 3  # to be waited for, where the user's HF_HUB_ETAG_TIMEO
 def token(secrets_env: Path | None = None) -> str | None:
     """Return the Hub token from a KEY=VALUE file, else from the environment. The value is never
     printed or written."""
-    in_file = _read_variables(secrets_env) if secrets_env else {}
+    in_file = {}
+    for line in files.read_text(secrets_env).splitlines() if secrets_env else ():
+        stripped = line.strip()
+        if not stripped.startswith("#"):  # KEY=VALUE or export KEY="VALUE"
+            name, _, value = stripped.removeprefix("export ").partition("=")
+            in_file[name.strip()] = value.strip().strip("'\"")
     for name in TOKEN_NAMES:
         value = in_file.get(name) or os.environ.get(name)
         if value:
             return value
     return None
-
-
-def _read_variables(path: Path) -> dict[str, str]:
-    """Return the variables of a file with lines like KEY=VALUE or export KEY="VALUE"."""
-    variables = {}
-    for line in files.read_text(path).splitlines():
-        stripped = line.strip()
-        if not stripped.startswith("#"):
-            name, _, value = stripped.removeprefix("export ").partition("=")
-            variables[name.strip()] = value.strip().strip("'\"")
-    return variables
 
 
 def fetch_model(
@@ -258,7 +252,13 @@ def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
     try:
         yield HfApi(token=secret)
     except errors.GatedRepoError as problem:
-        raise _gated(repo, kind, problem.response.status_code) from None
+        # Its agreement was not accepted; without a token the Hub says 401.
+        has_token = problem.response.status_code != 401
+        actual = "an account that did not" if has_token else "no token"
+        advice = f"accept it at {_page(repo, kind)} "
+        advice += "with the account of your HF_TOKEN" if has_token else "and set HF_TOKEN"
+        message = f"got {actual}, expected a token of an account that accepted the {kind}'s "
+        raise outside("HUB-GATED", where, f"{message}agreement; {advice}") from None
     except errors.RepositoryNotFoundError:
         message = f"got no such folder here, and no such {kind} there that this token may see; "
         message += f"{_page(repo, kind)} shows it; HF_TOKEN is wanted where it is private"
@@ -268,7 +268,10 @@ def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
         raise outside("HUB-NO-TOKEN", where, message, "export HF_TOKEN=...") from None
     except errors.HfHubHTTPError as problem:
         if problem.response.status_code in (401, 403):
-            raise _denied(where, problem.response.status_code) from None
+            is_unknown = problem.response.status_code == 401
+            actual = "a token that the Hub does not know" if is_unknown else 403
+            message = f"got {actual}, expected a token that may do this, of {TOKENS_PAGE}"
+            raise outside("HUB-ACCESS", where, message, "export HF_TOKEN=...") from None
         raise _unreachable(where, problem) from None
     except (OSError, httpx.HTTPError, RuntimeError, ValueError) as problem:
         if getattr(problem, "errno", None) == errno.ENOSPC:
@@ -280,26 +283,6 @@ def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
 def _page(repo: str, kind: str) -> str:
     folder = "datasets/" if kind == "dataset" else ""
     return f"https://huggingface.co/{folder}{repo}"
-
-
-def _gated(repo: str, kind: str, status: int) -> Failure:
-    """Return a repository whose agreement was not accepted; the Hub says 401 when there is no
-    token."""
-    page = _page(repo, kind)
-    if status == 401:
-        actual = "no token"
-        advice = f"accept it at {page} and set HF_TOKEN"
-    else:
-        actual = "an account that did not"
-        advice = f"accept it at {page} with the account of your HF_TOKEN"
-    message = f"got {actual}, expected a token of an account that accepted the {kind}'s agreement"
-    return outside("HUB-GATED", f"hf_{kind}://{repo}", f"{message}; {advice}")
-
-
-def _denied(where: str, status: int) -> Failure:
-    actual = "a token that the Hub does not know" if status == 401 else status
-    message = f"got {actual}, expected a token that may do this, of {TOKENS_PAGE}"
-    return outside("HUB-ACCESS", where, message, "export HF_TOKEN=...")
 
 
 def _unreachable(where: str, problem: Exception) -> Failure:

@@ -46,40 +46,37 @@ def canonical(written: str, flag: str = "--model") -> str:
     for a name that is neither."""
     name = HUB_PAGE.sub(r"\1", written.strip()).removeprefix(HUB)
     local = Path(name).expanduser()
-    if not written.startswith(HUB) and _is_local(name, local):
+    is_path = os.path.isdir(local) or name.startswith(("/", "./", "../", "~"))
+    if name and is_path and not written.startswith(HUB):
         return str(local.absolute())
-    aliases = _aliases()
+    aliases = {}  # plain names and aliases -> the known model
+    for model, facts in published().items():
+        aliases |= {_plain(alias): model for alias in (model, *facts["aliases"])}
     if _plain(name) in aliases:
         return HUB + aliases[_plain(name)]
     says_hub = written.startswith(HUB) or HUB_PAGE.match(written.strip())
     if not says_hub and os.path.isfile(local):
-        raise _is_a_file(written, local, flag)
+        message = f"got {shown(written)}, which is a file; expected the folder of a model"
+        around = local.absolute().parent
+        meant = str(around) if (around / "config.json").is_file() else "DIR"
+        raise findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
     if not says_hub and _looks_like_a_missing_folder(name):
-        raise _missing_folder(written, name, local, flag)
+        message = f"got {shown(written)}, no folder here; expected one, or its absolute path "
+        message += "where the job will run"
+        if name.count("/") == 1:
+            message += f"; a Hub model is {HUB}{name}"
+        # An organization may have a folder of its name here.
+        is_organization = HUB_NAME.fullmatch(name) and name.split("/")[0] not in FOLDERS
+        meant = HUB + name if is_organization else str(local.absolute())
+        raise findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
     if HUB_NAME.fullmatch(name):
         return HUB + name
     raise _unknown_name(written, name, aliases, flag)
 
 
-def _is_local(name: str, local: Path) -> bool:
-    """Return whether a name is a folder here, or written as a path; the empty name is neither."""
-    if not name:
-        return False
-    return os.path.isdir(local) or name.startswith(("/", "./", "../", "~"))
-
-
 def published() -> dict[str, dict]:
     """Return the facts of each model that NVIDIA is known to publish."""
     return bundle.skill_info()["models"]
-
-
-def _aliases() -> dict[str, str]:
-    """Return the known models by their plain names and aliases."""
-    found = {}
-    for model, facts in published().items():
-        for alias in (model, *facts["aliases"]):
-            found[_plain(alias)] = model
-    return found
 
 
 def _looks_like_a_missing_folder(name: str) -> bool:
@@ -91,26 +88,6 @@ def _looks_like_a_missing_folder(name: str) -> bool:
     if is_address or not rest:
         return False
     return len(rest) > 1 or first in FOLDERS or os.path.isdir(first)
-
-
-def _is_a_file(written: str, local: Path, flag: str) -> Failure:
-    message = f"got {shown(written)}, which is a file; expected the folder of a model"
-    around = local.absolute().parent
-    meant = str(around) if (around / "config.json").is_file() else "DIR"
-    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
-
-
-def _missing_folder(written: str, name: str, local: Path, flag: str) -> Failure:
-    message = (
-        f"got {shown(written)}, no folder here; expected one, or its absolute path where the job "
-        "will run"
-    )
-    if name.count("/") == 1:
-        message += f"; a Hub model is {HUB}{name}"
-    first = name.split("/")[0]
-    is_organization = HUB_NAME.fullmatch(name) and first not in FOLDERS  # with a folder of its name
-    meant = HUB + name if is_organization else str(local.absolute())
-    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
 
 
 def _unknown_name(written: str, name: str, aliases: dict[str, str], flag: str) -> Failure:

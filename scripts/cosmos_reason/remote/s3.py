@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from cosmos_reason.base import files, progress
-from cosmos_reason.base.findings import MAX_RECORD_IDS, Failure, bad_input, outside
+from cosmos_reason.base.findings import MAX_RECORD_IDS, bad_input, outside
 
 SCHEME = "s3://"
 AT_ONCE = 8  # objects
@@ -166,14 +166,31 @@ def snapshot(uri: str, patterns: list[str], names: set[str] | None = None) -> Pa
         is_named = names is None or not names.isdisjoint(_called(found))
         if is_named and any(fnmatch.fnmatch(found.name, pattern) for pattern in patterns):
             wanted.append(found)
-    _refuse_unsafe_names(uri, wanted)
-    if names is not None:
-        _refuse_missing(uri, names, wanted)
+    for found in wanted:  # whose link would lie outside the snapshot
+        if found.name.startswith("/") or ".." in PurePosixPath(found.name).parts:
+            message = f"got a name that leads out of {uri}, expected names below it"
+            raise bad_input("S3-NAME", found.uri, message)
+    missing = sorted((names or set()).difference(*map(_called, wanted)))
+    if missing:
+        first = ", ".join(missing[:3])
+        message = f"got no object for {len(missing)} of {len(names)} names ({first})"
+        raise outside("S3-NOT-FOUND", uri, message, missing=missing[:MAX_RECORD_IDS])
     if not wanted:
         message = f"got no object below it named like {', '.join(patterns)}"
         raise outside("S3-NOT-FOUND", uri, message)
-    copies = _fetch_all(wanted, connection)
-    folder = _snapshot_folder(uri, wanted)
+    cache().mkdir(parents=True, exist_ok=True)
+    to_come = sum(found.size for found in wanted if not _cached(found).is_file())
+    free = shutil.disk_usage(cache()).free
+    if to_come > free:  # before anything is fetched, which may take hours
+        message = f"got {free:,} bytes free, expected {to_come:,}: DIR on a larger disk"
+        raise outside("S3-DISK-FULL", cache(), message, "export COSMOS_CACHE=DIR")
+    copied = progress.of_bytes(to_come, "download")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        copies = list(pool.map(lambda found: fetch(found, connection, copied), wanted))
+    content = "\n".join(f"{found.name} {found.etag} {found.size}" for found in wanted)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    bucket, key = split(uri)
+    folder = cache() / "folders" / bucket / key / digest
     for found, copy in zip(wanted, copies, strict=True):
         link = folder / found.name
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -182,47 +199,9 @@ def snapshot(uri: str, patterns: list[str], names: set[str] | None = None) -> Pa
     return folder
 
 
-def _refuse_unsafe_names(uri: str, wanted: list[Object]) -> None:
-    """Raises Failure (exit 2) for an object whose link would lie outside the snapshot."""
-    for found in wanted:
-        if found.name.startswith("/") or ".." in PurePosixPath(found.name).parts:
-            message = f"got a name that leads out of {uri}, expected names below it"
-            raise bad_input("S3-NAME", found.uri, message)
-
-
-def _refuse_missing(uri: str, names: set[str], wanted: list[Object]) -> None:
-    """Raises Failure (exit 3) for names without an object."""
-    missing = sorted(names.difference(*map(_called, wanted)))
-    if missing:
-        first = ", ".join(missing[:3])
-        message = f"got no object for {len(missing)} of {len(names)} names ({first})"
-        raise outside("S3-NOT-FOUND", uri, message, missing=missing[:MAX_RECORD_IDS])
-
-
 def _called(found: Object) -> tuple[str, str]:
     """Return by what an object can be asked for: its name, or that of its folder."""
     return found.name, posixpath.dirname(found.name)
-
-
-def _fetch_all(wanted: list[Object], connection) -> list[Path]:
-    """Local copies of the objects, in their order. Raises Failure (exit 3), also when the disk is
-    too small."""
-    cache().mkdir(parents=True, exist_ok=True)
-    to_come = sum(found.size for found in wanted if not _cached(found).is_file())
-    free = shutil.disk_usage(cache()).free
-    if to_come > free:
-        message = f"got {free:,} bytes free, expected {to_come:,}: DIR on a larger disk"
-        raise outside("S3-DISK-FULL", cache(), message, "export COSMOS_CACHE=DIR")
-    copied = progress.of_bytes(to_come, "download")
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda found: fetch(found, connection, copied), wanted))
-
-
-def _snapshot_folder(uri: str, wanted: list[Object]) -> Path:
-    content = "\n".join(f"{found.name} {found.etag} {found.size}" for found in wanted)
-    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    bucket, key = split(uri)
-    return cache() / "folders" / bucket / key / digest
 
 
 def send(
@@ -292,21 +271,17 @@ def failures(uri: str) -> Iterator[None]:
         )
         raise outside("S3-CREDENTIALS", uri, message, "export AWS_PROFILE=NAME") from None
     except ClientError as problem:
-        raise _answered(uri, problem.response.get("Error", {}).get("Code", "?")) from None
+        code = problem.response.get("Error", {}).get("Code", "?")
+        if code in REFUSED:
+            message = f"got {code}, expected credentials that may use it"
+            raise outside("S3-ACCESS", uri, message) from None
+        if code in ("404", "NoSuchBucket", "NoSuchKey"):
+            message = f"got {code}, expected an object or bucket that exists"
+            raise outside("S3-NOT-FOUND", uri, message) from None
+        raise outside("S3-FAILED", uri, f"got {code}, expected an answer") from None
     except (BotoCoreError, Boto3Error, ValueError) as problem:
         text = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
         message = (
             f"got {text}; is the network there, and are AWS_ENDPOINT_URL and AWS_REGION right?"
         )
         raise outside("S3-UNREACHABLE", uri, message) from None
-
-
-def _answered(uri: str, code: str) -> Failure:
-    """Return what an error code of S3 means."""
-    if code in REFUSED:
-        message = f"got {code}, expected credentials that may use it"
-        return outside("S3-ACCESS", uri, message)
-    if code in ("404", "NoSuchBucket", "NoSuchKey"):
-        message = f"got {code}, expected an object or bucket that exists"
-        return outside("S3-NOT-FOUND", uri, message)
-    return outside("S3-FAILED", uri, f"got {code}, expected an answer")
