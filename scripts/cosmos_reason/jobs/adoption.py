@@ -48,7 +48,16 @@ def adopt(
     here, exit 1 for a run that may still be going on.
     """
     folder = folder.resolve()
-    rendered = _rendered(folder)
+    path = folder / carried.LAUNCH
+    if not path.is_file():
+        message = f"got no {carried.LAUNCH}, expected a folder that plan --output wrote and that "
+        message += "was started (of docker: its jobs/ID)"
+        raise bad_input("JOB-ADOPT", folder, message)
+    rendered = files.read_json(path)
+    names = {*record.FIELDS, "table"} - {"site"}
+    if not isinstance(rendered, dict) or not names <= rendered.keys():
+        message = "got something else than the launch that plan --output writes"
+        raise bad_input("JOB-ADOPT", path, message)
     if site and rendered.get("site", site.name) != site.name:
         message = f"got {site.name}, and the launch was rendered for {rendered['site']}"
         raise bad_input("JOB-ADOPT", site.path, message)
@@ -79,7 +88,18 @@ def adopt(
         message += "here again when it has ended; killed: --stopped"
         command = f"scripts/launch_job.py adopt {shlex.quote(str(folder))} --stopped"
         raise Failure([error("JOB-NOT-ENDED", folder, message, command)], EXIT_CHECKS_FAILED)
-    _refuse_absent(job)
+    for name, path in job.outputs.items():
+        # Results that are elsewhere, or that a later job wrote to, prove nothing.
+        output = Path(path)
+        owner = claims.owner(output)
+        if owner not in (None, job.job_id, job.retry_of):
+            message = f"{owner} has written there since: what it left cannot be told apart"
+            raise bad_input("JOB-ADOPT", path, message, f"scripts/launch_job.py status {owner}")
+        if not output.is_dir() and not output.is_relative_to(folder):
+            message = f"got no such folder here, and {name} of the run is there: copy it here, and "
+            message += "say by --site which folder it is (paths: {THERE: HERE})"
+            fix = Fix(flags={"--site": "site.yaml"})
+            raise bad_input("JOB-ADOPT", path, message, fix)
     with claims.held(home, job.outputs.values()) as busy:
         if busy:
             raise Failure(busy, EXIT_CHECKS_FAILED)
@@ -97,24 +117,17 @@ def adopt(
         stamps = record.stamps(job.outputs.values())
         earlier = {path: at for path, at in stamps.items() if at < earliest}
         files.write_json(home / record.BEFORE, earlier)
-        job = _judged(job, end)
+        if end is None:
+            job = evidence.ended(job, None, note="it noted no end")
+        elif job.platform == "slurm":
+            job = slurm.as_started(replace(job, started_at=None))
+            job = slurm.ended_as_noted(job, *end)
+        else:
+            job = evidence.ended(job, end[0], note=end[1])
+            noted = _words(job.folder / "run.exit")
+            job = replace(job, ended_at=record.time_text(int(noted[1])))
         job.write()
     return job, found
-
-
-def _rendered(folder: Path) -> dict:
-    """Return the launch.json of a rendered folder. Raises Failure (exit 2) where there is none."""
-    path = folder / carried.LAUNCH
-    if not path.is_file():
-        message = f"got no {carried.LAUNCH}, expected a folder that plan --output wrote and that "
-        message += "was started (of docker: its jobs/ID)"
-        raise bad_input("JOB-ADOPT", folder, message)
-    launch = files.read_json(path)
-    names = {*record.FIELDS, "table"} - {"site"}
-    if not isinstance(launch, dict) or not names <= launch.keys():
-        message = "got something else than the launch that plan --output writes"
-        raise bad_input("JOB-ADOPT", path, message)
-    return launch
 
 
 def _words(path: Path) -> list[str]:
@@ -193,31 +206,3 @@ def _end(job: Job) -> tuple[int | None, str] | None:
     if job.platform == "kubernetes" and absent:
         return None, f"nodes that noted no end: {absent}"
     return 0, ""
-
-
-def _refuse_absent(job: Job) -> None:
-    """Refuse to judge a run whose results are elsewhere, or were written to by a later job."""
-    for name, path in job.outputs.items():
-        folder = Path(path)
-        owner = claims.owner(folder)
-        if owner not in (None, job.job_id, job.retry_of):
-            message = f"{owner} has written there since: what it left cannot be told apart"
-            raise bad_input("JOB-ADOPT", path, message, f"scripts/launch_job.py status {owner}")
-        is_own = folder.is_relative_to(job.platform_ref["adopted_from"])
-        if not folder.is_dir() and not is_own:
-            message = f"got no such folder here, and {name} of the run is there: copy it here, and "
-            message += "say by --site which folder it is (paths: {THERE: HERE})"
-            fix = Fix(flags={"--site": "site.yaml"})
-            raise bad_input("JOB-ADOPT", path, message, fix)
-
-
-def _judged(job: Job, end: tuple[int | None, str] | None) -> Job:
-    """Return the record with the end that the evidence proves."""
-    if end is None:
-        return evidence.ended(job, None, note="it noted no end")
-    code, note = end
-    if job.platform == "slurm":
-        return slurm.ended_as_noted(slurm.as_started(replace(job, started_at=None)), code, note)
-    job = evidence.ended(job, code, note=note)
-    noted = _words(job.folder / "run.exit")
-    return replace(job, ended_at=record.time_text(int(noted[1])))

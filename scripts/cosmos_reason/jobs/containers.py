@@ -26,15 +26,8 @@ PASSED_VARIABLES = re.compile(
 CREDENTIALS = ("HF_TOKEN", "WANDB_API_KEY", "NGC_API_KEY", "AWS_ACCESS_KEY_ID",
                "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION")  # fmt: skip
 # What needs a place to write for a user that the image does not know, in the job's folder.
-CACHES = (
-    "XDG_CACHE_HOME",
-    "HF_HOME",
-    "COSMOS_CACHE",
-    "TORCH_HOME",
-    "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "MPLCONFIGDIR",
-)
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "COSMOS_CACHE", "TORCH_HOME",
+          "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")  # fmt: skip
 HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for name in CACHES}
 # Of this bundle, what a job starts, and the packages that it never imports.
 STARTED_THERE = ("run_with_transformers.py", "train_with_cosmos_rl.py")

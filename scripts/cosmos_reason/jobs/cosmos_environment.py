@@ -3,6 +3,7 @@ and here or in an image what is wrong with it before anything is launched."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -59,20 +60,13 @@ def findings(action: str) -> Iterator[Finding]:
         return
     environment = added(place)
     python = shutil.which("python", path=environment["PATH"])
-    answer = _asked(python, environment) if python else ""
+    answer = ""  # where it cannot be asked
+    asked = {"capture_output": True, "text": True, "check": True, "timeout": ASK_SECONDS}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if python:
+            command = [python, "-c", ASK, *PACKAGES]
+            answer = subprocess.run(command, env=os.environ | environment, **asked).stdout
     yield from answered(python or str(place), answer, action, SETUP)
-
-
-def _asked(python: str, environment: dict[str, str]) -> str:
-    """Return what an interpreter says of PACKAGES, "" when it cannot be asked."""
-    command = [python, "-c", ASK, *PACKAGES]
-    full = os.environ | environment
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True, env=full
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def answered(where: str, answer: str, action: str, setup: str) -> Iterator[Finding]:
@@ -86,25 +80,17 @@ def answered(where: str, answer: str, action: str, setup: str) -> Iterator[Findi
     if not versions[SERVER]:
         message = f"got no {SERVER} on the PATH of {where}, which {PROGRAM} starts"
         yield error("PRE-TOOL-MISSING", SERVER, message, setup)
-    yield from _versions(where, versions, action, setup)
-
-
-def _versions(
-    where: str, versions: dict[str, str | None], action: str, setup: str
-) -> Iterator[Finding]:
     facts = bundle.skill_info()["engines"]["cosmos-rl"]
     wanted = facts["package"].partition("==")[2]
     if versions["cosmos-rl"] != wanted:
         message = f"got {versions['cosmos-rl'] or 'none'}, expected {wanted}: keys and logs differ"
         yield error("PRE-COSMOS-VERSION", where, message, setup)
-    missing = [
-        name for name in ("torch", "transformers", "qwen-vl-utils", "av") if not versions[name]
-    ]
+    needed = ("torch", "transformers", "qwen-vl-utils", "av")
+    missing = [name for name in needed if not versions[name]]
     if missing:
         message = f"got no {', '.join(missing)}, expected what {PROGRAM} and its records need"
         yield error("PRE-COSMOS-MISSING", where, message, setup)
-    torch = versions["torch"]
-    newest = facts["newest_torch"]
+    torch, newest = versions["torch"], facts["newest_torch"]
     if torch and _number(torch) > _number(newest):
         message = f"got torch {torch}, expected {newest} at most: {PROGRAM} patches a name it lost"
         yield error("PRE-COSMOS-TORCH", where, message, setup)

@@ -34,28 +34,10 @@ TAIL_LINES = 10  # shown of a log without errors
 MAX_PLAIN = 10_000  # remembered lines
 DIGIT = re.compile(r"\d")
 WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
-TROUBLE = (
-    "Error",
-    "ERROR",
-    "Traceback",
-    "Exception",
-    "FATAL",
-    "CRITICAL",
-    "Fatal",
-    "error:",
-    "Aborted",
-    "Killed",
-    "fatal:",
-    "command not found",
-    "core dumped",
-    "Segmentation fault",
-    "No such file",
-    "StopIteration",
-    "KeyboardInterrupt",
-    "terminate called",
-    "Bus error",
-    "panic:",
-)
+TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fatal", "error:",
+           "Aborted", "Killed", "fatal:", "command not found", "core dumped", "Segmentation fault",
+           "No such file", "StopIteration", "KeyboardInterrupt", "terminate called",
+           "Bus error", "panic:")  # fmt: skip
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 # What stands before a line: its rank, its pod, its time (docker logs -t).
 RANK = r"(?:(?:\[[^\]]*\]:?|\d{4}-\d\d-\d\dT\S+)\s?)*"

@@ -83,20 +83,16 @@ def words(
         found.append(f"--served-model={job.options['served_model']}")
     if "checkpoints" in job.options:
         found += ["--checkpoint", *map(inside, job.options["checkpoints"])]
-    return _for_each_rank(job, full, found)
-
-
-def _for_each_rank(job: Job, full: dict, program: list[str]) -> list[str]:
-    """Return the words that start a program of Python on every rank of a node; what differs from
-    node to node the platform adds, behind TORCHRUN."""
+    if job.engine != "transformers" or job.action not in actions.TRAINING:
+        return found
     from cosmos_reason.rules.keys import RANKS_OF_REPLICA  # supervisors need no rules
 
-    if job.engine != "transformers" or job.action not in actions.TRAINING:
-        return program
     ranks = math.prod(document.get(full, key) for key in RANKS_OF_REPLICA)
     if ranks == 1:
-        return program
-    python, *words = program
+        return found
+    # Every rank of a node starts the program of Python. What differs from node to node the platform
+    # adds, behind TORCHRUN.
+    python, *words = found
     nodes = job.resources["nodes"]
     where = ALONE if nodes == 1 else (f"--nnodes={nodes}",)
     return [python, *TORCHRUN, *where, f"--nproc-per-node={ranks // nodes}", *words]

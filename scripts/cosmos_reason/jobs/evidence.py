@@ -216,10 +216,30 @@ def _of_training(job: Job) -> tuple[dict, str]:
         ]
         if not models:
             return found, f"{output_dir} has a model of the last step, but none that this job wrote"
-        found |= _of_run(job, models[-1].path.parents[1])
+        from cosmos_reason.checkpoints import uploads
+
+        # What its run did not do; of uploads also the run that it went on from.
+        not_uploaded = [uri for one in runs_of(job) for uri in uploads.failed(one)]
+        if not_uploaded:
+            found["not_uploaded"] = not_uploaded
+        run = models[-1].path.parents[1]
+        for name, (skipped, records) in left_out.counts(run).items():
+            if skipped:
+                key = LEFT_OUT[name]
+                found |= {f"skipped_{key}": skipped, key: records}
+                found["left_out"] = str(run / left_out.FILE)
     elif job.engine == "cosmos-rl":
         found |= _skipped_in_log(job)
-    found |= _of_losses(job)
+    lines, _ = progress.read_metrics(job.folder)
+    losses = [line["train/loss"] for line in lines if "train/loss" in line]
+    losses = [loss for loss in losses if math.isfinite(loss)]
+    if job.action == "train" and len(losses) >= FEWEST_LOSSES:
+        # One batch says little: medians are compared, of the first steps, which a warm-up leaves
+        # near the loss of the untouched model, and of the last tenth.
+        began = statistics.median(losses[: max(1, len(losses) // 50)])
+        came_to = statistics.median(losses[-(len(losses) // 10) :])
+        if came_to > max(HIGH_LOSS, 2 * began):
+            found["loss_rose"] = [began, came_to]
     found["checkpoint"] = str(models[-1].path)
     run = models[-1].path.parents[1]
     best = best_link.step_of(run)
@@ -242,39 +262,6 @@ def runs_of(job: Job) -> list[Path]:
     from."""
     runs = run_outputs.runs(Path(job.outputs["output_dir"]))
     return [run for run in runs if run_outputs.run_marked_by(run) == job.folder.name]
-
-
-def _of_losses(job: Job) -> dict:
-    """Return where a supervised training began and ended, if that is twice as high and above
-    `HIGH_LOSS`. One batch says little: medians are compared, of the first steps, which a warm-up
-    leaves near the loss of the untouched model, and of the last tenth."""
-    lines, _ = progress.read_metrics(job.folder)
-    written = [line["train/loss"] for line in lines if "train/loss" in line]
-    losses = [loss for loss in written if math.isfinite(loss)]
-    if job.action != "train" or len(losses) < FEWEST_LOSSES:
-        return {}
-    began = statistics.median(losses[: max(1, len(losses) // 50)])
-    ended_at = statistics.median(losses[-(len(losses) // 10) :])
-    if ended_at > max(HIGH_LOSS, 2 * began):
-        return {"loss_rose": [began, ended_at]}
-    return {}
-
-
-def _of_run(job: Job, run: Path) -> dict:
-    """Return what a run of the embedded engine says that it did not do; of uploads also the run
-    that it went on from."""
-    from cosmos_reason.checkpoints import uploads
-
-    found: dict = {}
-    not_uploaded = [uri for one in runs_of(job) for uri in uploads.failed(one)]
-    if not_uploaded:
-        found["not_uploaded"] = not_uploaded
-    for name, (skipped, records) in left_out.counts(run).items():
-        if skipped:
-            key = LEFT_OUT[name]
-            found |= {f"skipped_{key}": skipped, key: records}
-            found["left_out"] = str(run / left_out.FILE)
-    return found
 
 
 def _skipped_in_log(job: Job) -> dict:
@@ -357,28 +344,24 @@ def damaged_since(job: Job) -> Finding | None:
 def _of_quantization(job: Job) -> tuple[dict, str]:
     results_dir = Path(job.outputs["results_dir"])
     if job.engine == "transformers":
-        return _of_own_quantization(job, results_dir)
+        from cosmos_reason.checkpoints import quantized
+
+        # The record names this job, the model is whole, it has answered, and so has the original
+        # where that was asked for.
+        made = quantized.read_record(results_dir)
+        if not made or not job.wrote([results_dir / quantized.RECORD]):
+            return {}, f"no quantized model was written in {results_dir}"
+        if made["job_id"] != job.folder.name:
+            return {}, f"{results_dir} was written by {made['job_id'] or 'no job'}"
+        found = {"checkpoint": str(results_dir), "verdict": made["verdict"]}
+        spec = document.with_defaults("quantize", document.load(job.spec_path))
+        if not made["trial"] and not spec["quantize"]["skip_test_generation"]:
+            return found, "the quantized model has answered nothing"
+        if not made["accuracy"] and spec["evaluation"]["annotation_path"]:
+            return found, "original and quantized model were not compared"
+        return found, _damage(quantized.verify(results_dir))
     for config in job.wrote(sorted(results_dir.rglob("config.json"))):
         if "quantization_config" in files.read_json(config):
             model = config.parent
             return {"checkpoint": str(model)}, _damage(run_outputs.verify(model))
     return {}, f"no quantized model was written in {results_dir}"
-
-
-def _of_own_quantization(job: Job, model: Path) -> tuple[dict, str]:
-    """Return the record names this job, the model is whole, it has answered, and so has the
-    original where that was asked for."""
-    from cosmos_reason.checkpoints import quantized
-
-    made = quantized.read_record(model)
-    if not made or not job.wrote([model / quantized.RECORD]):
-        return {}, f"no quantized model was written in {model}"
-    if made["job_id"] != job.folder.name:
-        return {}, f"{model} was written by {made['job_id'] or 'no job'}"
-    found = {"checkpoint": str(model), "verdict": made["verdict"]}
-    spec = document.with_defaults("quantize", document.load(job.spec_path))
-    if not made["trial"] and not spec["quantize"]["skip_test_generation"]:
-        return found, "the quantized model has answered nothing"
-    if not made["accuracy"] and spec["evaluation"]["annotation_path"]:
-        return found, "original and quantized model were not compared"
-    return found, _damage(quantized.verify(model))

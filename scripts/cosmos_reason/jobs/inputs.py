@@ -110,7 +110,18 @@ def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding
     found = []
     for role, path in named:
         if is_elsewhere and acting:
-            found += _absence_there(launch, role, path, machine)
+            there = machine.has(str(path))
+            if there is None:
+                message = f"it does not answer whether {path} is there"
+                unreachable = "JOB-DOCKER-UNREACHABLE"
+                if launch.platform == "slurm":
+                    unreachable = "JOB-SLURM-UNREACHABLE"
+                check = shlex.join([*machine.ssh, "true"])
+                raise findings.outside(unreachable, machine.name, message, check)
+            if not there:
+                message = f"no such file or folder on {machine.name}: {role} names it"
+                look = shlex.join([*machine.ssh, shlex.join(["ls", "-d", str(path)])])
+                found.append(findings.error("JOB-INPUT-MISSING", path, message, look))
         elif path.exists():
             continue
         elif is_elsewhere:
@@ -125,22 +136,6 @@ def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding
             fix = "" if is_root else f"ls {shlex.quote(str(nearest))}"
             found.append(findings.error("JOB-INPUT-MISSING", path, message, fix))
     return found
-
-
-def _absence_there(launch: Launch, role: str, path: Path, machine: Host) -> list[Finding]:
-    there = machine.has(str(path))
-    if there is None:
-        message = f"it does not answer whether {path} is there"
-        check = shlex.join([*machine.ssh, "true"])
-        unreachable = "JOB-DOCKER-UNREACHABLE"
-        if launch.platform == "slurm":
-            unreachable = "JOB-SLURM-UNREACHABLE"
-        raise findings.outside(unreachable, machine.name, message, check)
-    if there:
-        return []
-    message = f"no such file or folder on {machine.name}: {role} names it"
-    look = shlex.join([*machine.ssh, shlex.join(["ls", "-d", str(path)])])
-    return [findings.error("JOB-INPUT-MISSING", path, message, look)]
 
 
 def contents(launch: Launch) -> list[Finding]:

@@ -12,13 +12,8 @@ from cosmos_reason.jobs import platforms, record
 from cosmos_reason.jobs.record import Job
 
 # Causes for which a controller (a Docker engine, a cluster) answers for none of its jobs.
-AWAY = {
-    "JOB-DOCKER-UNREACHABLE",
-    "JOB-SLURM-UNREACHABLE",
-    "JOB-SLURM-CLUSTER",
-    "JOB-K8S-UNREACHABLE",
-    "JOB-K8S-UNCONFIGURED",
-}
+AWAY = {"JOB-DOCKER-UNREACHABLE", "JOB-SLURM-UNREACHABLE", "JOB-SLURM-CLUSTER",
+        "JOB-K8S-UNREACHABLE", "JOB-K8S-UNCONFIGURED"}  # fmt: skip
 
 
 def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
@@ -30,43 +25,35 @@ def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
     unreachable: dict[tuple, Finding] = {}
     for folder in record.folders(jobs_dir):
         try:
-            listed.append(_refreshed(folder, unreachable, deadline))
+            job = Job.load(folder)
         except Failure as failure:
             found += failure.findings
+            continue
+        # Who is asked: a Docker engine, a SLURM cluster by its login node, a namespace of a
+        # Kubernetes cluster. One that did not answer is not asked about the next job.
+        options, cluster = job.options, job.options.get("kubernetes", {})
+        controller = (
+            job.platform,
+            options.get("docker_host"),
+            options.get("slurm_host"),
+            job.platform_ref.get("cluster"),
+            cluster.get("context"),
+            cluster.get("namespace"),
+        )
+        if controller in unreachable and not job.has_ended:
+            reason = unreachable[controller].message
+            listed.append(dataclasses.replace(job, state=record.UNKNOWN, reason=reason))
+            continue
+        try:
+            listed.append(platforms.settled(folder, deadline))
+        except Failure as failure:
+            finding = failure.findings[0]
+            if "job" not in finding.data:
+                found += failure.findings
+                continue
+            is_away = finding.data["cause"] in AWAY
+            unreachable[controller if is_away else (folder.name,)] = finding
+            listed.append(Job.from_json(folder, finding.data["job"]))
     for finding in unreachable.values():
         found.append(dataclasses.replace(finding, severity=WARNING))
     return listed, found
-
-
-def _refreshed(folder: Path, unreachable: dict[tuple, Finding], deadline: float) -> Job:
-    """Return the record of a job as it is true now, or UNKNOWN. A controller that does not answer
-    joins `unreachable`, and is not asked about the next job."""
-    job = Job.load(folder)
-    controller = _controller(job)
-    if controller in unreachable and not job.has_ended:
-        reason = unreachable[controller].message
-        return dataclasses.replace(job, state=record.UNKNOWN, reason=reason)
-    try:
-        return platforms.settled(folder, deadline)
-    except Failure as failure:
-        finding = failure.findings[0]
-        if "job" not in finding.data:
-            raise
-        is_away = finding.data["cause"] in AWAY
-        unreachable[controller if is_away else (folder.name,)] = finding
-        return Job.from_json(folder, finding.data["job"])
-
-
-def _controller(job: Job) -> tuple:
-    """Return who is asked about a job: a Docker engine, a SLURM cluster by its login node, a
-    namespace of a Kubernetes cluster."""
-    options = job.options
-    cluster = options.get("kubernetes", {})
-    return (
-        job.platform,
-        options.get("docker_host"),
-        options.get("slurm_host"),
-        job.platform_ref.get("cluster"),
-        cluster.get("context"),
-        cluster.get("namespace"),
-    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -155,8 +155,17 @@ def predict(
         tokens_per_step = _tokens_per_step(case)
     except Failure:
         tokens_per_step = None
-    if not tokens_per_step or not case.steps:
-        return _without_tokens(case, gpus, seconds_per_step)
+    if not case.steps:
+        return Cost("spec built without --dataset-facts")
+    if not tokens_per_step and seconds_per_step:
+        seconds = case.steps * seconds_per_step
+        gpu_hours = seconds * gpus / 3600 if gpus else None
+        source = f"given by {SPEED} {seconds_per_step:g}"
+        return Cost(source, GIVEN, case.steps, seconds=seconds, gpu_hours=gpu_hours)
+    if not tokens_per_step:
+        is_measured = gpus and _is_of_measured_size(case)
+        lacks = "spec built without --dataset-facts; " if is_measured else ""
+        return Cost(f"{lacks}{NO_SPEED}", steps=case.steps)
     # The last step of an epoch may have fewer records than others.
     records = case.steps * case.global_batch
     if case.steps_per_epoch:
@@ -196,22 +205,6 @@ def predict(
         gpu_hours=seconds * gpus / 3600 if gpus else None,
         least_seconds=least_seconds if least_seconds < seconds else None,
     )
-
-
-def _without_tokens(case: Case, gpus: int, seconds_per_step: float | None) -> Cost:
-    """Return the cost by the steps and the speed that was given, when both are known."""
-    steps = case.steps
-    if not steps:
-        return Cost("spec built without --dataset-facts")
-    if not seconds_per_step:
-        source = NO_SPEED
-        if gpus and _is_of_measured_size(case):
-            source = f"spec built without --dataset-facts; {NO_SPEED}"
-        return Cost(source, steps=steps)
-    seconds = steps * seconds_per_step
-    gpu_hours = seconds * gpus / 3600 if gpus else None
-    source = f"given by {SPEED} {seconds_per_step:g}"
-    return Cost(source, GIVEN, steps, seconds=seconds, gpu_hours=gpu_hours)
 
 
 def _tokens_per_step(case: Case) -> float | None:
@@ -291,23 +284,17 @@ def _speed_elsewhere(case: Case, gpus: int, tokens: int, gpu_names: Sequence[str
         most *= speeds.of_each(gpus)
         named = f"the {way}"
     words = f"measured with {named}, LoRA of an 8B model on one {speeds.measured()['gpu']}"
-    words += "".join(_differences(case, way, mean, gpus, gpu_names))
-    return Speed(MEASURED, least, most, f"{words}; {SPEED} S for others", before)
-
-
-def _differences(
-    case: Case, way: str, mean: float, gpus: int, gpu_names: Sequence[str]
-) -> Iterator[str]:
-    """Yield what is not as it was when that was measured."""
+    # What is not as it was when that was measured.
     if gpus > 1 and case.cosmos:
-        yield ", several were not"
+        words += ", several were not"
     elif gpus > 1:
-        yield f", two were {speeds.measured()['two_gpus']} times as fast"
+        words += f", two were {speeds.measured()['two_gpus']} times as fast"
     if gpus > 2 and not case.cosmos:
-        yield ", more were not measured"
-    yield speeds.other_gpus(gpu_names)
+        words += ", more were not measured"
+    words += speeds.other_gpus(gpu_names)
     if speeds.is_beyond_measured(way, mean):
-        yield "; longer records than those take longer"
+        words += "; longer records than those take longer"
+    return Speed(MEASURED, least, most, f"{words}; {SPEED} S for others", before)
 
 
 # -- evaluations -------------------------------------------------------------------------------
@@ -316,7 +303,14 @@ def _differences(
 def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> Cost | None:
     """Return what an evaluation costs on so many GPUs; None where nothing is known of its
     questions, or of the speed. `gpu_names` as nvidia-smi writes them, where it was asked."""
-    questions = _questions(case)
+    questions = 0  # where nobody knows; a guard's are not among them
+    try:
+        if case.facts and case.tokens:
+            questions = case.facts.get("questions") or case.facts["records"]
+    except Failure:
+        pass
+    limit = case("evaluation.limit")
+    questions = min(questions, limit) if limit > 0 else questions
     plan = gpu_memory.of_spec(case, 1, 1, 1) if gpus and questions else None
     if plan is None or case.cosmos or case("model.dtype") == "float32":
         return None
@@ -329,8 +323,12 @@ def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> 
     shortest = min(table["answer_tokens"], longest)
     least_load, most_load = table["load_seconds"]
     seconds = most_load + _answering(case, asked, mean, longest)
+    source = f"{questions:,} questions of {mean:,.0f} tokens, answers of {shortest} to "
+    source += f"{longest:,}; measured with an 8B model on one {speeds.measured()['gpu']}, "
+    source += f"answers of {table['answer_tokens']}"
+    source += ", several GPUs were not" if gpus > 1 else ""
     return Cost(
-        source=_source(questions, mean, (shortest, longest), gpus, gpu_names),
+        source=source + speeds.other_gpus(gpu_names),
         speed=MEASURED,
         seconds=seconds,
         gpu_hours=seconds * gpus / 3600,
@@ -338,34 +336,6 @@ def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> 
     )
 
 
-def _questions(case: Case) -> int:
-    """Count the questions, 0 where nobody knows; a guard's are not among them."""
-    try:
-        if not case.facts or not case.tokens:
-            return 0
-    except Failure:
-        return 0
-    there = case.facts.get("questions") or case.facts["records"]
-    limit = case("evaluation.limit")
-    return min(there, limit) if limit > 0 else there
-
-
 def _answering(case: Case, questions: int, tokens: float, answer_tokens: int) -> float:
     together = min(questions, case("evaluation.batch_size"))
     return math.ceil(questions / together) * speeds.of_answers(together, tokens, answer_tokens)
-
-
-def _source(
-    questions: int,
-    mean: float,
-    answer_tokens: tuple[int, int],
-    gpus: int,
-    gpu_names: Sequence[str],
-) -> str:
-    shortest, longest = answer_tokens
-    where = f"an 8B model on one {speeds.measured()['gpu']}"
-    told = f"{questions:,} questions of {mean:,.0f} tokens, answers of {shortest} to {longest:,}; "
-    told += f"measured with {where}, answers of {speeds.measured()['evaluation']['answer_tokens']}"
-    if gpus > 1:
-        told += ", several GPUs were not"
-    return told + speeds.other_gpus(gpu_names)

@@ -96,13 +96,8 @@ AFTER: dict[str, Check] = {
 NEED_A_SPEC = ("uploads", "model", "data and spec")
 
 # Findings about facts of the GPUs that are not known.
-UNKNOWN_GPUS = (
-    "PRE-GPU-NONE",
-    "PRE-GPU-UNKNOWN",
-    "PRE-GPU-MEMORY-UNKNOWN",
-    "PRE-MEMORY-UNSEEN",
-    "PRE-GPU-ARCH-UNKNOWN",
-)
+UNKNOWN_GPUS = ("PRE-GPU-NONE", "PRE-GPU-UNKNOWN", "PRE-GPU-MEMORY-UNKNOWN",
+                "PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN")  # fmt: skip
 # Warnings that something is not known -> the line of a site.yaml that says it. Paths that are not
 # here are told by the plan.
 OF_SITE = dict.fromkeys(

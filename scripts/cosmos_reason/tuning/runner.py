@@ -37,15 +37,8 @@ TOLD_EVERY = 60  # seconds between lines about how far the trials are
 LEAST_RENEWED = 5  # seconds after which a browser reads the page again
 HOPELESS = 3  # failures in a row, and attempts of one run at a trial
 # Errors of the embedded engine that the values decide; error_catalog.yaml has those of other logs.
-BY_VALUES = {
-    "ENGINE-GPU-MEMORY",
-    "ENGINE-KEY",
-    "ENGINE-LORA-TARGET",
-    "ENGINE-LOSS-NOT-FINITE",
-    "ENGINE-NO-STEPS",
-    "ENGINE-NOTHING-TRAINABLE",
-    "ENGINE-SAMPLE-TOO-LONG",
-}
+BY_VALUES = {"ENGINE-GPU-MEMORY", "ENGINE-KEY", "ENGINE-LORA-TARGET", "ENGINE-LOSS-NOT-FINITE",
+             "ENGINE-NO-STEPS", "ENGINE-NOTHING-TRAINABLE", "ENGINE-SAMPLE-TOO-LONG"}  # fmt: skip
 
 
 class Runner:

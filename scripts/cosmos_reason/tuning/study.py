@@ -41,18 +41,8 @@ MODEL = "policy.model_name_or_path"
 # What a spec says of its results; a trial keeps them in its own job folder and publishes nothing.
 OUTPUTS = ("train.output_dir", "train.timestamp", "train.ckpt.upload_hf", "train.ckpt.upload_s3")
 # Keys of study.json that stay as they were when the study began: trials compare only then.
-FIXED = {
-    "spec",
-    "evaluate",
-    "dimensions",
-    "objective",
-    "metric_file",
-    "sampler",
-    "pruner",
-    "seed",
-    "engine",
-    "facts",
-}
+FIXED = {"spec", "evaluate", "dimensions", "objective", "metric_file", "sampler", "pruner",
+         "seed", "engine", "facts"}  # fmt: skip
 # Keys that a later run may set anew.
 FREE = {"schema_version", "created_at", "fingerprints", "platform", "launch", "keep"}
 # How long the study goes on, on which GPUs, on how many nodes (None: as few as hold them), and for

@@ -22,7 +22,7 @@ from cosmos_reason.jobs import launch, platforms, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import kubernetes
 from cosmos_reason.jobs.platforms.kubernetes import manifests
-from cosmos_reason.jobs.platforms.kubernetes import paths as kubernetes_paths
+from cosmos_reason.jobs.platforms.kubernetes import needs as kubernetes_needs
 from cosmos_reason.spec import document
 
 pytestmark = [
@@ -456,7 +456,7 @@ def test_a_pull_secret_that_is_none(client, site, secret, id, words):
 def test_what_a_pod_finds_is_told_and_nothing_is_recorded(
     client, site, fate, id, words, monkeypatch
 ):
-    monkeypatch.setattr(kubernetes_paths, "PLACE_SECONDS", 0)
+    monkeypatch.setattr(kubernetes_needs, "PLACE_SECONDS", 0)
     site.api.fate_of_looks = fate
     site.api.unplaced = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity."
     found = site.refused(gpu_ids=[])
@@ -475,7 +475,7 @@ def test_what_a_pod_finds_is_told_and_nothing_is_recorded(
 )
 def test_where_no_pod_could_look_that_is_said_and_the_job_goes_on(site, fate, words, monkeypatch):
     for name in ("PATIENCE", "PLACE_SECONDS"):
-        monkeypatch.setattr(kubernetes_paths, name, 0)
+        monkeypatch.setattr(kubernetes_needs, name, 0)
     site.api.fate_of_looks = fate
     site.does()
     record, found = launch.submit(site.request())

@@ -41,7 +41,6 @@ from cosmos_reason.jobs import (
 )
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms.kubernetes import kubectl, manifests, needs, options, pods
-from cosmos_reason.jobs.platforms.kubernetes import paths as kubernetes_paths
 from cosmos_reason.jobs.platforms.kubernetes.kubectl import CANNOT_SAY, Cluster
 from cosmos_reason.jobs.platforms.kubernetes.manifests import Work
 from cosmos_reason.jobs.record import Job
@@ -223,7 +222,7 @@ def unseen(job: Job, spec: dict) -> list[Finding]:
     with tempfile.NamedTemporaryFile(prefix=".tao-look-", dir=place) as token:
         looked_for.append(("-e", mounts.inside(token.name)))
         work = replace(work, looked_for=list(dict.fromkeys(looked_for)))
-        return kubernetes_paths.check(target, work, needs.fitting_nodes(target, wanted))
+        return needs.look(target, work, needs.fitting_nodes(target, wanted))
 
 
 def _nearest(path: Path, asked: dict) -> Path:

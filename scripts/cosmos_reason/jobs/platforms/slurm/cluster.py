@@ -13,41 +13,14 @@ from datetime import datetime, timedelta
 from cosmos_reason.base.findings import Failure, Finding, bad_input, error, outside, warning
 from cosmos_reason.remote.machine import NO_ANSWER, Answer, Host, over_ssh
 
-ENDED = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "LAUNCH_FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "RECONFIG_FAIL",
-    "REVOKED",
-    "TIMEOUT",
-}
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+         "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"}  # fmt: skip
 BY_ITSELF = {"COMPLETED", "FAILED"}  # the batch script came to its end
-WAITING = {
-    "CONFIGURING",
-    "PENDING",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "RESV_DEL_HOLD",
-    "SPECIAL_EXIT",
-}
+WAITING = {"CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
+           "RESV_DEL_HOLD", "SPECIAL_EXIT"}  # fmt: skip
 HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
-RUNNING = {
-    "COMPLETING",
-    "POWER_UP_NODE",
-    "RESIZING",
-    "RUNNING",
-    "SIGNALING",
-    "STAGE_OUT",
-    "STOPPED",
-    "SUSPENDED",
-}
+RUNNING = {"COMPLETING", "POWER_UP_NODE", "RESIZING", "RUNNING", "SIGNALING",
+           "STAGE_OUT", "STOPPED", "SUSPENDED"}  # fmt: skip
 QUEUE_FORMAT = "%i|%j|%T|%r|%N"
 ACCOUNT_FORMAT = "JobIDRaw,JobName,State,ExitCode,NodeList"
 NO_ACCOUNTS = "accounting storage is disabled"

@@ -166,7 +166,19 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
     if not mine[0].is_up:
         message = "got a partition that is down, expected it up"
         yield error("PRE-SLURM-DOWN", name, message, "sinfo --summarize")
-    yield from _check_time(mine, wish.time_limit)
+    most = mine[0].minutes or UNLIMITED
+    default = default_minutes(mine, name)
+    asked = minutes(wish.time_limit) if wish.time_limit is not None else None
+    if wish.time_limit is None and default < most:
+        message = f"got none: SLURM ends the job after {default} minutes, the default of {name}"
+        longest = Fix(flags={"--time-limit": most})
+        fix = longest if most < UNLIMITED else "--time-limit D-HH:MM:SS"
+        yield warning("PRE-SLURM-DEFAULT-TIME", "--time-limit", message, fix)
+    elif wish.time_limit is not None and (asked is None or asked > most):
+        means = ", which is no limit" if asked == UNLIMITED else ""
+        message = f"got {wish.time_limit}{means}, expected at most {most} minutes (the partition's "
+        fix = Fix(flags={"--time-limit": most})
+        yield error("PRE-SLURM-TIME", "--time-limit", f"{message}limit)", fix)
     if wish.counted_gpus and wish.kind and not most_gpus(mine, name, wish.kind):
         kinds = sorted({kind for row in mine for kind in row.gpus_by_type if kind})
         message = f"got {wish.gres}, expected a GPU type (GRES) of the nodes in {name}: "
@@ -184,7 +196,23 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
             message += "; where SLURM does not count GPUs, --gres none does not ask for them"
         yield error("PRE-SLURM-GRES", name, message, fix)
         return
-    yield from _check_nodes(mine, wish, others)
+    gpus = wish.counted_gpus
+    kind = wish.kind if gpus else ""
+    fitting = [row for row in mine if row.gpus(kind) >= gpus]
+    if not fitting:
+        what = f"{kind} GPUs" if kind else "GPUs"
+        message = f"got nodes with up to {most_gpus(mine, name, kind)} {what} (GRES) in {name}, "
+        yield error("PRE-SLURM-GRES", name, f"{message}expected {gpus}", others)
+    candidates = fitting or mine
+    cpus = max(row.cpus for row in candidates)
+    if wish.cpus and wish.cpus > cpus:  # such a job SLURM takes, and lets it wait without end
+        message = f"got {wish.cpus}, expected at most {cpus}, the CPUs of a node in {name}"
+        yield error("PRE-SLURM-CPUS", "--cpus", message, Fix(flags={"--cpus": cpus}))
+    usable = sum(row.count for row in candidates if USABLE.fullmatch(row.state))
+    if usable < wish.nodes:
+        states = ", ".join(f"{row.count} {row.state}" for row in mine)
+        message = f"got {usable} usable nodes in {name} ({states}), expected {wish.nodes}"
+        yield error("PRE-SLURM-NODES", name, message, f"sinfo --partition={name} --list-reasons")
 
 
 def check_cpus(rows: list[Nodes], name: str, wish: Wish) -> Iterator[Finding]:
@@ -209,45 +237,6 @@ def gpus_of_nodes(rows: list[Nodes], name: str, kind: str = "") -> list[int]:
 def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
     """GPUs of the largest node of a partition, of a type or of any."""
     return max((row.gpus(kind) for row in rows if row.partition == name), default=0)
-
-
-def _check_nodes(mine: list[Nodes], wish: Wish, others: Fix) -> Iterator[Finding]:
-    name, nodes, gpus = mine[0].partition, wish.nodes, wish.counted_gpus
-    kind = wish.kind if gpus else ""
-    fitting = [row for row in mine if row.gpus(kind) >= gpus]
-    if not fitting:
-        most = most_gpus(mine, name, kind)
-        what = f"{kind} GPUs" if kind else "GPUs"
-        message = f"got nodes with up to {most} {what} (GRES) in {name}, expected {gpus}"
-        yield error("PRE-SLURM-GRES", name, message, others)
-    candidates = fitting or mine
-    cpus = max(row.cpus for row in candidates)
-    if wish.cpus and wish.cpus > cpus:  # such a job SLURM takes, and lets it wait without end
-        message = f"got {wish.cpus}, expected at most {cpus}, the CPUs of a node in {name}"
-        yield error("PRE-SLURM-CPUS", "--cpus", message, Fix(flags={"--cpus": cpus}))
-    usable = sum(row.count for row in candidates if USABLE.fullmatch(row.state))
-    if usable < nodes:
-        states = ", ".join(f"{row.count} {row.state}" for row in mine)
-        message = f"got {usable} usable nodes in {name} ({states}), expected {nodes}"
-        yield error("PRE-SLURM-NODES", name, message, f"sinfo --partition={name} --list-reasons")
-
-
-def _check_time(mine: list[Nodes], written: str | None) -> Iterator[Finding]:
-    name, most = mine[0].partition, mine[0].minutes or UNLIMITED
-    default = default_minutes(mine, name)
-    if written is None and default < most:
-        message = f"got none: SLURM ends the job after {default} minutes, the default of {name}"
-        longest = Fix(flags={"--time-limit": most})
-        fix = longest if most < UNLIMITED else "--time-limit D-HH:MM:SS"
-        yield warning("PRE-SLURM-DEFAULT-TIME", "--time-limit", message, fix)
-    if written is None:
-        return
-    asked = minutes(written)
-    if asked is None or asked > most:
-        means = ", which is no limit" if asked == UNLIMITED else ""
-        message = f"got {written}{means}, expected at most {most} minutes (the partition's limit)"
-        fix = Fix(flags={"--time-limit": most})
-        yield error("PRE-SLURM-TIME", "--time-limit", message, fix)
 
 
 def ask(host: Host) -> list[Nodes] | str:

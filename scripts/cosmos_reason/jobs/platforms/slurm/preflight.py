@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
@@ -134,7 +134,8 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
     written = list(dict.fromkeys(map(os.path.abspath, preflight.outputs)))
     if not (read or written or preflight.options.modules):
         return
-    words = _as_words("-r", read.values()) + _as_words("-w", written)
+    words = [word for path in read.values() for word in ("-r", path)]
+    words += [word for path in written for word in ("-w", path)]
     answered, where, problems = _look(preflight, host, words)
     yield from problems
     yield from modules.complaints(answered, where, _modules(preflight), host)
@@ -149,10 +150,6 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
         if str(number) in answered and (place is None or place.takes_files):
             message = f"got a place that may not be written on {where}, {SHARED}"
             yield findings.error("PRE-OUTPUT", path, message, shlex.join(["ls", "-ld", path]))
-
-
-def _as_words(flag: str, paths: Iterable[str]) -> list[str]:
-    return [word for path in paths for word in (flag, path)]
 
 
 def _look(
