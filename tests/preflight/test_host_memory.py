@@ -10,7 +10,7 @@ from cosmos_reason.estimate import gpu_memory, host_memory
 from cosmos_reason.jobs.platforms.gpus import Gpu
 from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.preflight import PreflightOptions
-from cosmos_reason.preflight import host_memory as check
+from cosmos_reason.preflight import memory as check
 from cosmos_reason.remote.machine import Answer
 from cosmos_reason.rules.case import Case
 
@@ -42,7 +42,7 @@ def launch(gpus=1, gib=128, engine="transformers", facts=None, **changes):
 
 def checked(made):
     plan = gpu_memory.of_spec(made.case, 1000, 900, 100)
-    return list(check.check(made, plan)), made.result["prediction"]
+    return list(check.host_memory_findings(made, plan)), made.result["prediction"]
 
 
 def test_ranks_that_fill_a_host_are_told_before_the_launch():

@@ -138,52 +138,32 @@ def records(preflight: Preflight) -> Iterator[Finding]:
         path = preflight.paths.get(label, "")
         in_bucket = path.startswith(s3.SCHEME)
         file = s3.local(path) if in_bucket else locate(Path(path).expanduser())
-        if file.exists():  # otherwise the paths' own check says so
-            yield from _records_of(preflight, label, file)
-
-
-def _records_of(preflight: Preflight, label: str, file: Path) -> Iterator[Finding]:
-    options = preflight.options
-    remaining = iter(json_stream.JsonRecords(file))
-    sample = list(islice(remaining, options.json_sample_limit))
-    if not sample:
-        yield findings.error("PRE-RECORDS-EMPTY", file, "got no records, expected some")
-    for name, fields in options.json_required_field:
-        if name == label:
-            for required in fields:
-                yield from _lacking(file, sample, required)
-    limits = [limit for name, limit in options.effective_batch_limit if name == label]
-    if not limits:
-        return
-    count = len(sample) + sum(1 for _ in remaining)
-    for batch, shards in limits:
-        most = count // shards
-        if batch > most:
-            message = (
-                f"got a batch of {batch}, expected at most {most}: "
-                f"{count} records over {shards} shards"
-            )
-            fix = Fix(changes={BATCH: max(1, most)})
-            where = f"--effective-batch-limit {label}"
-            yield findings.error("PRE-BATCH-LIMIT", where, message, fix)
-
-
-def _lacking(file: Path, rows: list, required: str) -> Iterator[Finding]:
-    lacking = []
-    others = set()
-    for number, row in enumerate(rows):
-        names = row.keys() if isinstance(row, dict) else set()
-        others |= names - {required}
-        if required not in names:
-            lacking.append(str(number))
-    if not lacking:
-        return
-    message = (
-        f"got no {required!r} in {len(lacking)} of {len(rows)} sampled records, expected it in all."
-    )
-    message += findings.did_you_mean(required, others)
-    where = f"{file}#{lacking[0]}"
-    yield findings.error("PRE-FIELD-MISSING", where, message, record_ids=lacking)
+        if not file.exists():
+            continue  # the paths' own check says so
+        remaining = iter(json_stream.JsonRecords(file))
+        sample = list(islice(remaining, options.json_sample_limit))
+        if not sample:
+            yield findings.error("PRE-RECORDS-EMPTY", file, "got no records, expected some")
+        fields = [names for name, names in options.json_required_field if name == label]
+        for required in (name for names in fields for name in names):
+            keys = [row.keys() if isinstance(row, dict) else set() for row in sample]
+            lacking = [str(number) for number, names in enumerate(keys) if required not in names]
+            if lacking:
+                message = f"got no {required!r} in {len(lacking)} of {len(sample)} sampled "
+                message += "records, expected it in all."
+                message += findings.did_you_mean(required, set().union(*keys) - {required})
+                where = f"{file}#{lacking[0]}"
+                yield findings.error("PRE-FIELD-MISSING", where, message, record_ids=lacking)
+        limits = [limit for name, limit in options.effective_batch_limit if name == label]
+        count = len(sample) + sum(1 for _ in remaining) if limits else 0
+        for batch, shards in limits:
+            most = count // shards
+            if batch > most:
+                message = f"got a batch of {batch}, expected at most {most}: {count} records over "
+                message += f"{shards} shards"
+                fix = Fix(changes={BATCH: max(1, most)})
+                where = f"--effective-batch-limit {label}"
+                yield findings.error("PRE-BATCH-LIMIT", where, message, fix)
 
 
 # ---- disks -------------------------------------------------------------------------------------
@@ -210,7 +190,23 @@ def disks(preflight: Preflight) -> Iterator[Finding]:
     outputs can be written"""
     kept, each = kept_checkpoints(preflight.case) if preflight.case else (0, 0.0)
     file_systems: dict[str, FileSystem] = {}
-    for need in _needs(preflight, kept * each):
+    needs = []
+    for label, gib in preflight.options.min_free_disk_gb:
+        flag = f"--min-free-disk-gb {label}"
+        needs.append(Need(flag, preflight.paths[label], gib, is_limit=True))
+    for path in preflight.outputs:
+        needs.append(Need("checkpoints" if kept * each else "output", path, kept * each))
+    case = preflight.case
+    fetches_here = preflight.machine is not None and preflight.machine.is_here
+    if case and fetches_here and case.model.startswith(model_names.HUB):
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        # A model in bfloat16, unless it is here already.
+        repo = case.model.removeprefix(model_names.HUB)
+        billions = bundle.skill_info()["models"].get(repo, {}).get("parameters_billion", 0)
+        gib = 0.0 if _cached(repo) else 2 * billions * 1e9 / 2**30
+        needs.append(Need("model download", HF_HUB_CACHE, gib))
+    for need in needs:
         is_remote = "://" in need.path
         if is_remote and not need.is_limit:
             continue
@@ -264,27 +260,6 @@ def _below_the_gate_of_nvidia(
                     "has seen what that image writes besides checkpoints"
                 )
                 yield findings.warning("PRE-DISK-NVIDIA", outputs[0], message)
-
-
-def _needs(preflight: Preflight, checkpoints_gib: float) -> list[Need]:
-    needs = []
-    for label, gib in preflight.options.min_free_disk_gb:
-        flag = f"--min-free-disk-gb {label}"
-        needs.append(Need(flag, preflight.paths[label], gib, is_limit=True))
-    for path in preflight.outputs:
-        what = "checkpoints" if checkpoints_gib else "output"
-        needs.append(Need(what, path, checkpoints_gib))
-    case = preflight.case
-    fetches_here = preflight.machine is not None and preflight.machine.is_here
-    if case and fetches_here and case.model.startswith(model_names.HUB):
-        from huggingface_hub.constants import HF_HUB_CACHE
-
-        # A model in bfloat16, unless it is here already.
-        repo = case.model.removeprefix(model_names.HUB)
-        billions = bundle.skill_info()["models"].get(repo, {}).get("parameters_billion", 0)
-        gib = 0.0 if _cached(repo) else 2 * billions * 1e9 / 2**30
-        needs.append(Need("model download", HF_HUB_CACHE, gib))
-    return needs
 
 
 def _too_small(

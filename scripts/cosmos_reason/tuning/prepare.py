@@ -60,7 +60,18 @@ class Request:
 def prepare(request: Request) -> tuple[dict, list[Finding]]:
     """Return (study.json, findings); write nothing."""
     engine = request.engine
-    refuse_incomplete(request.spec, engine)
+    # Without the template a plain training still runs, and is the fix; without the schema nothing
+    # does.
+    message = "AutoML is enabled but cannot run: this file of the bundle is missing"
+    schema, template = bundle.SCHEMAS / "train.schema.json", bundle.template_path("train")
+    if not schema.is_file():
+        raise findings.bad_input("TUNE-NOT-RUNNABLE", schema, message, bundle.restoring(schema))
+    if not template.is_file():
+        plain = ["scripts/launch_job.py", "submit", "train", "--spec", str(request.spec)]
+        plain += ["--engine", engine]
+        platforms = [platform for name, platform in launchable.ways("train") if name == engine]
+        plain += ["--platform", platforms[0]] if platforms else []
+        raise findings.bad_input("TUNE-NOT-RUNNABLE", template, message, shlex.join(plain))
     table = located("train", engine, request.spec)
     found = rules.check("train", engine, table, request.facts, launch=True)
     if findings.has_errors(found):
@@ -68,7 +79,16 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
         raise Failure(found, findings.EXIT_CHECKS_FAILED)
     if request.metric_file:
         files.read_text(request.metric_file)
-    cap = samples_per_rank(table, engine, request.facts)
+    # The training records of each data-parallel rank; None where nobody here can count them.
+    cap = records = None
+    annotated = Path(document.get(table, TRAIN_ANNOTATIONS, ""))
+    if request.facts:
+        records = read_facts(request.facts)["records"]
+    elif annotated.is_file():
+        samples, *_ = annotations.read(annotated)
+        records = len(samples)
+    if records is not None:
+        cap = max(1, records // Case("train", engine, table).ranks)
     # What build_spec was told to set is the user's choice: it is searched only when it is named.
     set_by_user = set()
     for key, origin in origins.of_values(request.spec).items():
@@ -108,23 +128,6 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
     )
     plan["fingerprints"] = fingerprints(plan)
     return json.loads(json.dumps(plan)), found
-
-
-def refuse_incomplete(spec_file: Path, engine: str) -> None:
-    """Raise Failure when the bundle lacks what AutoML needs. Without the template a plain training
-    still runs, and is the fix; without the schema nothing does."""
-    message = "AutoML is enabled but cannot run: this file of the bundle is missing"
-    schema = bundle.SCHEMAS / "train.schema.json"
-    if not schema.is_file():
-        raise findings.bad_input("TUNE-NOT-RUNNABLE", schema, message, bundle.restoring(schema))
-    template = bundle.template_path("train")
-    if not template.is_file():
-        plain = ["scripts/launch_job.py", "submit", "train", "--spec", str(spec_file)]
-        plain += ["--engine", engine]
-        platforms = [platform for name, platform in launchable.ways("train") if name == engine]
-        if platforms:
-            plain += ["--platform", platforms[0]]
-        raise findings.bad_input("TUNE-NOT-RUNNABLE", template, message, shlex.join(plain))
 
 
 def located(action: str, engine: str, file: Path) -> dict:
@@ -188,20 +191,6 @@ def changed_files(plan: dict) -> list[str]:
     now = fingerprints(plan)
     then = plan["fingerprints"]
     return sorted(path for path in now.keys() | then.keys() if now.get(path) != then.get(path))
-
-
-def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None:
-    """Return the training records of each data-parallel rank; None when the annotations cannot be
-    counted from here."""
-    path = Path(document.get(table, TRAIN_ANNOTATIONS, ""))
-    if facts:
-        records = read_facts(facts)["records"]
-    elif path.is_file():
-        samples, *_ = annotations.read(path)
-        records = len(samples)
-    else:
-        return None
-    return max(1, records // Case("train", engine, table).ranks)
 
 
 # -- how a trial is judged -----------------------------------------------------------------------

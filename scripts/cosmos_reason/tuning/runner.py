@@ -76,7 +76,20 @@ class Runner:
                 self.tell()
         self.tidy()
         lost = self.to_repeat()
-        self.note_ending(lost)
+        # study.json says why no more trials begin; nothing while some are to be repeated.
+        plan, trained = self.study.plan, self.study.trained()
+        reasons = [f"{trained} of {plan['trials']} trainings"]
+        reasons += ["failure after failure"] if self.hopeless() else []
+        reasons += ["nothing is left to try"] if self.used_up else []
+        if self.is_late() and trained < plan["trials"]:
+            reasons.append(f"{plan['hours']:g} hours used")
+        if plan["target"] is not None:
+            ranked = self.study.ranked(self.trials)
+            reached = "reached" if self.study.reached(self.trials) else "not reached"
+            best = f" (best {ranked[0]['objective']:.4g})" if ranked else ""
+            reasons.append(f"target {plan['target']:g} {reached}{best}")
+        plan["ended"] = "" if lost else "; ".join(reasons)
+        self.study.save()
         page.write(self.study, self.trials)
         folder = self.study.folder
         if self.hopeless():
@@ -222,25 +235,6 @@ class Runner:
         if len(last) == HOPELESS and all(trial["state"] == FAILED for trial in last):
             return failures(last)
         return ""
-
-    def note_ending(self, lost: list[dict]) -> None:
-        """Write in study.json why no more trials begin; nothing while some are to be repeated."""
-        plan = self.study.plan
-        trained = self.study.trained()
-        reasons = [f"{trained} of {plan['trials']} trainings"]
-        if self.hopeless():
-            reasons.append("failure after failure")
-        if self.used_up:
-            reasons.append("nothing is left to try")
-        if self.is_late() and trained < plan["trials"]:
-            reasons.append(f"{plan['hours']:g} hours used")
-        if plan["target"] is not None:
-            ranked = self.study.ranked(self.trials)
-            reached = "reached" if self.study.reached(self.trials) else "not reached"
-            best = f" (best {ranked[0]['objective']:.4g})" if ranked else ""
-            reasons.append(f"target {plan['target']:g} {reached}{best}")
-        plan["ended"] = "" if lost else "; ".join(reasons)
-        self.study.save()
 
     def tidy(self) -> None:
         """Remove the checkpoints of judged trials beyond the best `keep`. Their metrics and answers

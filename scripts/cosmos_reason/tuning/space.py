@@ -201,9 +201,20 @@ def build(
             message = f"{key.rpartition('.')[2]} {problem}"
             found.append(findings.error("TUNE-RANGE", key, message, problem.fix))
             continue
-        dimension = _capped(dimension, cap, found)
-        if dimension:
-            dimensions.append(dimension)
+        # A batch of more records than a rank has would train nothing, or repeat some.
+        if cap is not None and key in BATCHES and dimension.points()[-1] > cap:
+            most = dimension.points()[-1]
+            remaining = tuple(option for option in dimension.points() if option <= cap)
+            message = f"{most} is more than the {cap} samples of each data-parallel rank: capped "
+            message += "there" if len(remaining) > 1 else "there; nothing is left to vary"
+            found.append(findings.info("TUNE-BATCH-CAP", key, message))
+            if len(remaining) < 2:
+                continue
+            if dimension.options:
+                dimension = replace(dimension, options=remaining)
+            else:
+                dimension = replace(dimension, high=remaining[-1])
+        dimensions.append(dimension)
     if wanted.keys() >= EXCLUDE.keys():
         message = "fps and nframes exclude each other: vary one of them"
         found.append(findings.error("TUNE-FRAMES", "custom.vision.fps", message))
@@ -311,24 +322,6 @@ def _legal(leaf: dict, value):
     if not is_finite or not jsonschema.Draft202012Validator(leaf).is_valid(value):
         raise RangeError(f"got {values.shown(value)}, expected {values.expected(leaf)}")
     return int(value) if leaf.get("type") == "integer" else value
-
-
-def _capped(dimension: Dimension, cap: int | None, found: list[Finding]) -> Dimension | None:
-    """Return the dimension up to the samples of one GPU; None when that leaves nothing to vary. A
-    larger batch would train nothing or repeat records."""
-    if cap is None or dimension.key not in BATCHES or dimension.points()[-1] <= cap:
-        return dimension
-    most = dimension.points()[-1]
-    remaining = tuple(option for option in dimension.points() if option <= cap)
-    message = f"{most} is more than the {cap} samples of each data-parallel rank: capped there"
-    if len(remaining) < 2:
-        message += "; nothing is left to vary"
-    found.append(findings.info("TUNE-BATCH-CAP", dimension.key, message))
-    if len(remaining) < 2:
-        return None
-    if dimension.options:
-        return replace(dimension, options=remaining)
-    return replace(dimension, high=remaining[-1])
 
 
 def active(dimension: Dimension, table: dict) -> bool:

@@ -200,17 +200,13 @@ class Study:
         return in_ranges + (len(default) < len(self.dimensions))
 
 
-@functools.cache
-def _validator():
+def _problem_of(row: dict, number: int) -> str:
+    """Return what is wrong with a record, '' when nothing is."""
     import jsonschema
 
     # A newer version may add fields; the ones known here must be right.
-    return jsonschema.Draft202012Validator(bundle.schema("trial") | {"additionalProperties": True})
-
-
-def _problem_of(row: dict, number: int) -> str:
-    """Return what is wrong with a record, '' when nothing is."""
-    problem = next(_validator().iter_errors(row), None)
+    schema = bundle.schema("trial") | {"additionalProperties": True}
+    problem = next(jsonschema.Draft202012Validator(schema).iter_errors(row), None)
     if problem is not None:
         return f"{problem.json_path}: {problem.message}"
     if row["number"] != number:

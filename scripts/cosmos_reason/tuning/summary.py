@@ -52,6 +52,11 @@ def summary(study: Study, trials: list[dict]) -> dict:
         # It was not kept, or was removed by hand.
         is_there = best["checkpoint"] and (study.folder / best["checkpoint"]).exists()
         shown["checkpoint"] = str(study.folder / best["checkpoint"]) if is_there else None
+    # General questions, paired with those of the untouched model, where the answers are there.
+    answered = results_of(study, best)
+    general = None
+    if answered:
+        general, _ = guard.read(answered, results_of(study, base), "trial 0")
     told = []
     for trial in failures[:FAILURES_SHOWN]:
         told.append({"number": trial["number"], "reason": trial["reason"]})
@@ -68,20 +73,10 @@ def summary(study: Study, trials: list[dict]) -> dict:
         "intervals": intervals,
         "default": default["objective"] if default else None,
         "best": shown,
-        "guard": guard_of(study, base, best),
+        "guard": general.to_json() if general else None,
         "repairs": sum(len(trial["repairs"]) for trial in trials),
         "failed": told,
     }
-
-
-def guard_of(study: Study, base: dict | None, best: dict | None) -> dict | None:
-    """Return how the best trial answered general questions, paired with the untouched model; None
-    where none were asked, or the answers are gone."""
-    after = results_of(study, best)
-    if after is None:
-        return None
-    general, _ = guard.read(after, results_of(study, base), "trial 0")
-    return general.to_json() if general else None
 
 
 def results_of(study: Study, trial: dict | None) -> Path | None:
@@ -151,34 +146,23 @@ def standing(study: Study, found: dict) -> str:
 def verdict(study: Study, found: dict) -> list[Finding]:
     """Return what is to be known before the winner is used: that it forgot, or that it is no better
     than the model as it came."""
-    doubts = gain_doubts(study, found)
+    doubts = []
+    base, best = found["baseline"], found["best"] and found["best"]["objective"]
+    before, after = found["intervals"]
+    if not found["ended"] or base is None or best is None:
+        pass  # the study goes on, or compares nothing
+    elif base_leads(study, found):
+        message = f"no training is better than the untouched model ({base:.4g}); the best reached "
+        message += f"{best:.4g}. Try other --range values or more data, or keep the model"
+        doubts.append(findings.warning("TUNE-BASE-WINS", study.folder, message))
+    # Intervals are those of accuracy, and say nothing about other objectives.
+    elif found["objective"] == "accuracy" and before and after and after[0] <= before[1]:
+        message = f"the gain over the untouched model ({base:.4g} to {best:.4g}) may be noise: "
+        message += "the 95 % intervals overlap; judge both on more questions"
+        doubts.append(findings.warning("TUNE-NOISE", study.folder, message))
     if found["guard"]:
         doubts.append(guard.verdict(found["guard"], f"trial {found['best']['number']}"))
     return doubts
-
-
-def gain_doubts(study: Study, found: dict) -> list[Finding]:
-    """Return a warning when no training is better than the model as it came, or not surely so; none
-    while the study goes on."""
-    if not found["ended"] or found["baseline"] is None or not found["best"]:
-        return []
-    base, best = found["baseline"], found["best"]["objective"]
-    if base_leads(study, found):
-        message = (
-            f"no training is better than the untouched model ({base:.4g}); "
-            f"the best reached {best:.4g}. Try other --range values or more data, or keep the model"
-        )
-        return [findings.warning("TUNE-BASE-WINS", study.folder, message)]
-    before, after = found["intervals"]
-    # Intervals are those of accuracy, and say nothing about other objectives.
-    is_compared = found["objective"] == "accuracy" and before and after
-    if not is_compared or after[0] > before[1]:
-        return []
-    message = (
-        f"the gain over the untouched model ({base:.4g} to {best:.4g}) may be noise: "
-        "the 95 % intervals overlap; judge both on more questions"
-    )
-    return [findings.warning("TUNE-NOISE", study.folder, message)]
 
 
 # -- before a run --------------------------------------------------------------------------------

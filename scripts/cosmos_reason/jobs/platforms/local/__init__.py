@@ -123,15 +123,11 @@ def unseen(job: Job, spec: dict) -> list[Finding]:
     return []  # the inputs were looked for here
 
 
-def launch_text(job: Job) -> str:
+def write(folder: Path, job: Job, spec: dict) -> Job:
     before = f"cd {shlex.quote(job.working_dir)} || exit 1\n"
     for name, value in engines.environment_on_host(job, job.command[0]).items():
         before += f"export {name}={shlex.quote(value)}\n"
-    return engines.launch_text(job, before)
-
-
-def write(folder: Path, job: Job, spec: dict) -> Job:
-    files.write_text(folder / record.LAUNCH, launch_text(job))
+    files.write_text(folder / record.LAUNCH, engines.launch_text(job, before))
     return job
 
 
