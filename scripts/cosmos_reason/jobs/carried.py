@@ -431,9 +431,25 @@ def _command(job: Job, skill_dir: str | None) -> str:
         if not flag.startswith("--") or "=" in flag or flag == "--init":
             lines.append(shlex.quote(flag))
             continue
-        value = _value(flag, next(flags))
-        if value:
-            lines.append(f"{flag} {value}")
+        value = next(flags)
+        name, _, told = value.partition("=")
+        if flag == "--group-add" or (flag == "--env" and "=" not in value):
+            continue  # of the planner's machine
+        if flag == "--name":
+            value = '"$id"'
+        elif flag == "--label":
+            value = f'"{docker.LABEL}=$id"'
+        elif flag == "--user":
+            value = '"$user"'
+        elif flag == "--env" and name in ("USER", "LOGNAME"):
+            value = f"{name}=user"
+        elif flag == "--env" and told == JOB.name:
+            value = f'"{name}=$id"'
+        elif flag == "--mount" and next(csv.reader([value]))[1] == f"source={JOB}":
+            value = f'"type=bind,source=$job,target={JOB}"'
+        else:
+            value = shlex.quote(value)
+        lines.append(f"{flag} {value}")
     programs = f'"type=bind,source=$here/{SKILL},target=/{SKILL},readonly"'
     if skill_dir:
         programs = shlex.quote(f"type=bind,source={skill_dir},target=/{SKILL},readonly")
@@ -444,23 +460,3 @@ def _command(job: Job, skill_dir: str | None) -> str:
     program = words[after_image + 1 :]
     lines.append(f"{shlex.quote(job.image)} {shlex.join(program)}")
     return " \\\n  ".join(lines)
-
-
-def _value(flag: str, value: str) -> str:
-    """Return the value of a flag as run.sh has it; empty for flags that tell of the planner's
-    machine."""
-    if flag == "--name":
-        return '"$id"'
-    if flag == "--label":
-        return f'"{docker.LABEL}=$id"'
-    if flag == "--user":
-        return '"$user"'
-    if flag == "--group-add" or (flag == "--env" and "=" not in value):
-        return ""
-    if flag == "--env" and value.startswith(("USER=", "LOGNAME=")):
-        return f"{value.partition('=')[0]}=user"
-    if flag == "--env" and value.partition("=")[2] == JOB.name:
-        return f'"{value.partition("=")[0]}=$id"'
-    if flag == "--mount" and next(csv.reader([value]))[1] == f"source={JOB}":
-        return f'"type=bind,source=$job,target={JOB}"'
-    return shlex.quote(value)

@@ -135,8 +135,18 @@ class Entry:
         """Return the changes of a fix without values that the line shows to be wrong: a length
         reaches the tokens that the line counts, a count stays within them, a name it refuses is not
         proposed."""
+        found = DIMS.search(line) if self.id == "LOG-PARALLEL-SIZES" else None
+        if found:
+            # The line says that the product of the sizes is not the number of GPUs. A tp_size of 2
+            # is the worker's default, else the shards are what is counted.
+            replicate, shard, cp, tp, pp, world = map(int, found.groups())
+            others = replicate * cp * tp * pp
+            if tp == 2 and replicate * shard * cp * pp == world:
+                return {f"{LAYOUT}tp_size": 1}
+            if others and world % others == 0 and world // others:
+                return {f"{LAYOUT}dp_shard_size": world // others}
         if self.id == "LOG-PARALLEL-SIZES":
-            return _layout(line)
+            return {}  # no whole number does it
         changes = {}
         for key, new in self.changes.items():
             names = [new] if isinstance(new, str) else new if isinstance(new, list) else []
@@ -162,22 +172,6 @@ class Entry:
 def _number(pattern: str | None, line: str) -> int | None:
     found = re.search(pattern, line) if pattern else None
     return int(next(group for group in found.groups() if group)) if found else None
-
-
-def _layout(line: str) -> dict[str, int]:
-    """Sizes whose product is the number of GPUs, from the line that says the product is not: a
-    tp_size of 2 is the worker's default, else the shards are what is counted. Empty where no whole
-    number does it."""
-    found = DIMS.search(line)
-    if not found:
-        return {}
-    replicate, shard, cp, tp, pp, world = map(int, found.groups())
-    if tp == 2 and replicate * shard * cp * pp == world:
-        return {f"{LAYOUT}tp_size": 1}
-    others = replicate * cp * tp * pp
-    if others and world % others == 0 and world // others:
-        return {f"{LAYOUT}dp_shard_size": world // others}
-    return {}
 
 
 @functools.cache
@@ -493,17 +487,13 @@ def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, s
     """Return a finding with the fix for the spec of its run; `places` are words for the
     placeholders."""
     action = f"{run.action} --engine {run.engine}"
-    if entry.changes or entry.id in BY_LAYOUT:
-        return _with_changes(finding, entry, run, action)
-    words = {"action": action, "spec": shlex.quote(str(run.source))} | places
-    if entry.placeholders.isdisjoint(words):
-        return finding
-    return replace(finding, fix=entry.fix_with(words))
-
-
-def _with_changes(finding: Finding, entry: Entry, run: FailedRun, action: str) -> Finding:
-    """Return a finding with those changes of the run's spec that help, where build_spec.py would
-    write the spec with them; as advice where it would not."""
+    if not entry.changes and entry.id not in BY_LAYOUT:
+        words = {"action": action, "spec": shlex.quote(str(run.source))} | places
+        if entry.placeholders.isdisjoint(words):
+            return finding
+        return replace(finding, fix=entry.fix_with(words))
+    # Those changes of the run's spec that help, where build_spec.py would write the spec with them;
+    # as advice where it would not.
     numbers, changes, why_none = _useful(entry, finding.fix.changes, run)
     message = f"{finding.message}; {numbers}" if numbers else finding.message
     if not changes:

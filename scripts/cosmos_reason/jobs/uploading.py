@@ -23,7 +23,13 @@ def upload(job: Job, uri: str) -> tuple[str, int]:
     Raises Failure (exit 3) when S3 does not take them."""
     target = publishing.look(s3.join(uri, job.job_id), None)
     with tempfile.TemporaryDirectory() as scratch:
-        sent = _own_files(job, Path(scratch))
+        own = [(name, job.folder / name) for name in OWN_FILES]
+        sent = {name: path for name, path in own if path.is_file()}
+        if record.LOG in sent:  # a copy without secrets: what the work printed was its own choice
+            cleaned = Path(scratch) / record.LOG
+            with open(sent[record.LOG], errors="replace") as log, open(cleaned, "w") as copy:
+                copy.writelines(secrets.hidden(line) for line in log)
+            sent[record.LOG] = cleaned
         for name, output in job.outputs.items():  # by the output's name and the path below it
             for path in Path(output).rglob("*"):
                 if path.is_file() and not path.is_symlink() and path.name != claims.CLAIM:
@@ -54,19 +60,3 @@ def send_missing(job: Job) -> Job:
         message = f"got {len(left)} of {len(missing)} not sent, expected all: {', '.join(left[:3])}"
         raise outside("JOB-NOT-UPLOADED", job.job_id, message)
     return judged
-
-
-def _own_files(job: Job, scratch: Path) -> dict[str, Path]:
-    """Return the files of the job folder that are of use elsewhere, by name. Of the log a copy
-    without secrets, made in `scratch`: what the work printed was its own choice."""
-    found = {}
-    for name in OWN_FILES:
-        path = job.folder / name
-        if path.is_file():
-            found[name] = path
-    if record.LOG in found:
-        cleaned = scratch / record.LOG
-        with open(found[record.LOG], errors="replace") as log, open(cleaned, "w") as copy:
-            copy.writelines(secrets.hidden(line) for line in log)
-        found[record.LOG] = cleaned
-    return found

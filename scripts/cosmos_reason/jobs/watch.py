@@ -71,10 +71,6 @@ def show(moments: Moments, folder: Path, as_json: bool, every: float) -> Job:
     progress line per `every` seconds."""
     if sys.stderr.isatty() and not as_json:
         return _as_bar(moments, folder)
-    return _as_lines(moments, folder, as_json, every)
-
-
-def _as_lines(moments: Moments, folder: Path, as_json: bool, every: float) -> Job:
     last_shown = ("", "")
     first: dict = {}  # the first metrics line that was seen
     latest: dict = {}  # the newest value of every metric

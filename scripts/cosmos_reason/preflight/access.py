@@ -26,7 +26,6 @@ from cosmos_reason.preflight.memory import kept_checkpoints
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.remote.machine import Place
 from cosmos_reason.rules import model_on_hub, models
-from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, images
 from cosmos_reason.spec.keys import BATCH
 
@@ -233,7 +232,27 @@ def disks(preflight: Preflight) -> Iterator[Finding]:
             message = f"got {got}, expected a folder for results"
             yield findings.error("PRE-OUTPUT", need.path, message, f"ls -ld {need.path}")
     for file_system in file_systems.values():
-        yield from _too_small(preflight.case, file_system, kept, each)
+        needs, free = file_system.needs, file_system.free_gib
+        total = sum(need.gib for need in needs)
+        if free >= total:
+            continue
+        parts = ", ".join(f"{need.what} {need.gib:.1f}" for need in needs if need.gib)
+        path = needs[0].path
+        message = f"got {free:.1f} GiB free at {path}, expected {total:.1f} ({parts})"
+        fix = Fix()
+        if each:
+            # So that no more checkpoints than fit are there at a time: the next is whole before the
+            # oldest goes.
+            fitting = int((free - total + kept * each) / each)
+            if fitting - 1 >= (2 if case("validation.enable") else 1):
+                fix = Fix(changes={"train.ckpt.max_keep": fitting - 1})
+            elif fitting > 0 and case.steps:
+                end = {"train.ckpt.save_freq": case.steps, "train.ckpt.save_freq_in_epoch": 0}
+                fix = Fix(changes=end)
+            if not fix and not case("policy.lora"):
+                message += "; checkpoints of adapters (--tuning lora) are a part of that"
+        fix = fix or Fix(command=f"du -sh {path}")
+        yield findings.error("PRE-DISK", needs[-1].what, message, fix)
     yield from _below_the_gate_of_nvidia(preflight, list(file_systems.values()))
 
 
@@ -260,35 +279,6 @@ def _below_the_gate_of_nvidia(
                     "has seen what that image writes besides checkpoints"
                 )
                 yield findings.warning("PRE-DISK-NVIDIA", outputs[0], message)
-
-
-def _too_small(
-    case: Case | None, file_system: FileSystem, kept: int, each: float
-) -> Iterator[Finding]:
-    """Report too little room: `kept` checkpoints of `each` GiB are part of what is needed: fewer of
-    them may fit."""
-    needs = file_system.needs
-    total = sum(need.gib for need in needs)
-    free = file_system.free_gib
-    if free >= total:
-        return
-    parts = ", ".join(f"{need.what} {need.gib:.1f}" for need in needs if need.gib)
-    path = needs[0].path
-    message = f"got {free:.1f} GiB free at {path}, expected {total:.1f} ({parts})"
-    fix = Fix()
-    if each:
-        # So that no more than those which fit are there at a time: the next is whole before the
-        # oldest goes.
-        fitting = int((free - total + kept * each) / each)
-        if fitting - 1 >= (2 if case("validation.enable") else 1):
-            fix = Fix(changes={"train.ckpt.max_keep": fitting - 1})
-        elif fitting > 0 and case.steps:
-            end = {"train.ckpt.save_freq": case.steps, "train.ckpt.save_freq_in_epoch": 0}
-            fix = Fix(changes=end)
-        if not fix and not case("policy.lora"):
-            message += "; checkpoints of adapters (--tuning lora) are a part of that"
-    fix = fix or Fix(command=f"du -sh {path}")
-    yield findings.error("PRE-DISK", needs[-1].what, message, fix)
 
 
 # ---- S3 and Hub --------------------------------------------------------------------------------
@@ -344,7 +334,19 @@ def model(preflight: Preflight) -> Iterator[Finding]:
             yield from _in_bucket(name)
         elif name.startswith(model_names.HUB):
             yield from hub_access(name.removeprefix(model_names.HUB))
-            yield from _architecture(preflight, name)
+            # What the name alone tells of its architecture was looked at with the spec.
+            if model_names.family(name)[0] or preflight.has_own_data:
+                continue
+            repo, action = name.removeprefix(model_names.HUB), preflight.case.action
+            config = _cached_config(repo)
+            told = model_names.family(str(config.parent))[0] if config else None
+            told = told or hub.architecture(repo, hub.token())
+            known = bundle.architectures(preflight.engine, action)
+            if model_on_hub.is_refused(told, action, known):
+                message = f"{model_on_hub.in_words(told)}, expected what {preflight.engine} "
+                message += f"loads: {', '.join(known)}"
+                fix = models.engine_for(action, told)
+                yield findings.error("PRE-MODEL-FAMILY", name, message, fix)
         else:
             folder = Path(name)
             _, is_omni = model_names.family(name)
@@ -354,24 +356,6 @@ def model(preflight: Preflight) -> Iterator[Finding]:
                 yield from conversion.check_output(folder)
             else:
                 yield from run_outputs.verify(folder)
-
-
-def _architecture(preflight: Preflight, name: str) -> Iterator[Finding]:
-    """Yield whether the engine loads what the Hub, or what it left on this machine, says the model
-    is; what the name alone tells was looked at with the spec."""
-    if model_names.family(name)[0] or preflight.has_own_data:
-        return
-    repo = name.removeprefix(model_names.HUB)
-    config = _cached_config(repo)
-    architecture = model_names.family(str(config.parent))[0] if config else None
-    architecture = architecture or hub.architecture(repo, hub.token())
-    action = preflight.case.action
-    known = bundle.architectures(preflight.engine, action)
-    if model_on_hub.is_refused(architecture, action, known):
-        message = f"{model_on_hub.in_words(architecture)}, expected what {preflight.engine} loads: "
-        message += ", ".join(known)
-        fix = models.engine_for(action, architecture)
-        yield findings.error("PRE-MODEL-FAMILY", name, message, fix)
 
 
 def _cached(repo: str) -> bool:

@@ -137,21 +137,8 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
     first_few = dict(islice(waiting.items(), CLIPS_LOOKED_AT))
     found.reports |= clip_checks.examine_all(first_few, *how)
     looked_at = len(found.reports)
-    _suppose_others_alike(found)
-    if looked_at == len(found.clips):
-        return []
-    message = (
-        f"looked at {looked_at} of {len(found.clips)} clips; "
-        "the others are taken to be like the largest of them"
-    )
-    annotations = shlex.quote(str(found.annotations))
-    fix = f"scripts/check_dataset.py {annotations} --facts dataset_facts.json"
-    return [findings.info("PRE-DATA-SAMPLED", found.annotations, message, fix)]
-
-
-def _suppose_others_alike(found: survey.Survey) -> None:
-    """Suppose that a clip which was not looked at is like the largest one of its kind, with as many
-    frames as are listed for it."""
+    # A clip that was not looked at is supposed to be like the largest one of its kind, with as many
+    # frames as are listed for it.
     largest: dict[str, MediaFacts] = {}
     for report in found.reports.values():
         facts = report.facts
@@ -162,6 +149,15 @@ def _suppose_others_alike(found: survey.Survey) -> None:
         if facts and medium.pictures:
             facts = replace(facts, frames=len(medium.pictures), pictures=LIST)
         found.reports.setdefault(number, ClipReport(facts=facts))
+    if looked_at == len(found.clips):
+        return []
+    message = (
+        f"looked at {looked_at} of {len(found.clips)} clips; "
+        "the others are taken to be like the largest of them"
+    )
+    annotations = shlex.quote(str(found.annotations))
+    fix = f"scripts/check_dataset.py {annotations} --facts dataset_facts.json"
+    return [findings.info("PRE-DATA-SAMPLED", found.annotations, message, fix)]
 
 
 def _pixels(facts: MediaFacts) -> int:

@@ -76,8 +76,21 @@ def other_nodes(preflight: Preflight, there: list[int]) -> Fix:
 def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     """Number, memory and architecture against what the options and the spec ask of one node."""
     if gpus:
-        yield from _memory(gpus, preflight)
-        needed = preflight.gpus_per_node
+        options, needed = preflight.options, preflight.gpus_per_node
+        known = [gpu for gpu in gpus if gpu.gib is not None]
+        unknown = [gpu for gpu in gpus if gpu.gib is None]
+        if unknown:
+            limited = options.gpu_min_memory_gb or options.gpu_min_total_memory_gb
+            report = findings.error if limited else findings.warning
+            message = f"got no memory size of {unknown[0].name} (it may share the machine's), "
+            fix = Fix(flags={"--target-gpu-memory-gb": "GIB"})
+            yield report("PRE-GPU-MEMORY-UNKNOWN", "GPUs", f"{message}expected one", fix)
+        for limit, severity, flag in (
+            (options.gpu_min_memory_gb, findings.ERROR, "--gpu-min-memory-gb"),
+            (options.low_vram_threshold_gb, findings.WARNING, "--low-vram-threshold-gb"),
+        ):
+            if limit:
+                yield from _smaller(known, needed, limit, severity, flag)
         if len(gpus) < needed:
             asked = preflight.options.gpu_min_count == needed
             reason = "--gpu-min-count" if asked else "the spec's layout"
@@ -97,8 +110,22 @@ def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
         least = preflight.options.gpu_min_total_memory_gb
         if least:
             yield from check_total(gpus, preflight.nodes, least, "--gpu-min-total-memory-gb")
-    else:
-        yield from _not_compared(preflight)
+    else:  # nothing is known of them
+        options = preflight.options
+        limits = {
+            "--gpu-min-memory-gb": options.gpu_min_memory_gb,
+            "--gpu-min-total-memory-gb": options.gpu_min_total_memory_gb,
+            "--low-vram-threshold-gb": options.low_vram_threshold_gb,
+        }
+        # A scheduler is asked how many GPUs its nodes have.
+        if preflight.platform not in SCHEDULED or options.skip_platform_access:
+            limits["--gpu-min-count"] = options.gpu_min_count
+        asked = [flag for flag, limit in limits.items() if limit]
+        only_a_warning = asked == ["--low-vram-threshold-gb"]
+        report = findings.warning if only_a_warning else findings.error
+        message = f"the GPUs are not known, so {', '.join(asked)} could not be compared"
+        if asked:
+            yield report("PRE-GPU-UNKNOWN", "GPUs", message, missing_description(options))
     yield from _architectures(gpus, preflight.options, preflight.image)
     if preflight.case is None or preflight.case(BASE_PRECISION) != "fp8":
         return
@@ -107,46 +134,6 @@ def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
             message = f"got {architecture}, expected sm_{FP8_FROM} or later for a base in fp8"
             fix = Fix(changes={BASE_PRECISION: None})
             yield findings.error("PRE-GPU-FP8", "GPUs", message, fix)
-
-
-def _not_compared(preflight: Preflight) -> Iterator[Finding]:
-    """Limits that cannot be compared, since nothing is known of the GPUs."""
-    options = preflight.options
-    limits = {
-        "--gpu-min-memory-gb": options.gpu_min_memory_gb,
-        "--gpu-min-total-memory-gb": options.gpu_min_total_memory_gb,
-        "--low-vram-threshold-gb": options.low_vram_threshold_gb,
-    }
-    # The scheduler is asked how many GPUs its nodes have.
-    if preflight.platform not in SCHEDULED or options.skip_platform_access:
-        limits["--gpu-min-count"] = options.gpu_min_count
-    asked = [flag for flag, limit in limits.items() if limit]
-    if not asked:
-        return
-    only_a_warning = asked == ["--low-vram-threshold-gb"]
-    report = findings.warning if only_a_warning else findings.error
-    message = f"the GPUs are not known, so {', '.join(asked)} could not be compared"
-    yield report("PRE-GPU-UNKNOWN", "GPUs", message, missing_description(options))
-
-
-def _memory(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
-    options, needed = preflight.options, preflight.gpus_per_node
-    known = [gpu for gpu in gpus if gpu.gib is not None]
-    unknown = [gpu for gpu in gpus if gpu.gib is None]
-    if unknown:
-        limited = options.gpu_min_memory_gb or options.gpu_min_total_memory_gb
-        report = findings.error if limited else findings.warning
-        message = (
-            f"got no memory size of {unknown[0].name} (it may share the machine's), expected one"
-        )
-        fix = Fix(flags={"--target-gpu-memory-gb": "GIB"})
-        yield report("PRE-GPU-MEMORY-UNKNOWN", "GPUs", message, fix)
-    least = options.gpu_min_memory_gb
-    if least:
-        yield from _smaller(known, needed, least, findings.ERROR, "--gpu-min-memory-gb")
-    low = options.low_vram_threshold_gb
-    if low:
-        yield from _smaller(known, needed, low, findings.WARNING, "--low-vram-threshold-gb")
 
 
 def _smaller(
@@ -211,35 +198,29 @@ def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> It
             message += ", ".join(known["supported"])
             message += ", or --image-supported-sm once the image was seen to work there"
             yield findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message)
-        else:
-            yield from _not_allowed(architecture, allowlists)
-
-
-def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> Iterator[Finding]:
-    """Yield an error about the first list that the architecture is not in; a warning where it is
-    not in the image's alone, and can run what the image holds."""
-    for label, allowed in allowlists:
-        if architecture in allowed:
             continue
-        listed = ", ".join(allowed)
-        # CUDA runs code for the same major version and no newer minor one (CUDA programming
-        # guide, binary compatibility).
-        number, built_for = _number(architecture), allowed if label == IMAGE else []
-        alike = [name for name in built_for if _number(name) // 10 == number // 10]
-        older = max((name for name in alike if _number(name) < number), key=_number, default="")
-        if older:
-            message = (
-                f"got {architecture}, which {label}'s list ({listed}) does not name; it runs what "
-                f"is built for {older}, of its major version: not tried with these images, so "
-                "look at the first steps"
-            )
-            yield findings.warning("PRE-GPU-ARCH-UNLISTED", "GPUs", message)
-            continue
-        message = f"got {architecture}, expected one of {listed} ({label})"
-        if label == IMAGE:
-            message += "; take an image that is built for it"
-        yield findings.error("PRE-GPU-ARCH", "GPUs", message)
-        return
+        for label, allowed in allowlists:
+            if architecture in allowed:
+                continue
+            listed = ", ".join(allowed)
+            # CUDA runs code for the same major version and no newer minor one (CUDA programming
+            # guide, binary compatibility).
+            number, built_for = _number(architecture), allowed if label == IMAGE else []
+            alike = [name for name in built_for if _number(name) // 10 == number // 10]
+            lower = [name for name in alike if _number(name) < number]
+            if lower:
+                message = (
+                    f"got {architecture}, which {label}'s list ({listed}) does not name; it runs "
+                    f"what is built for {max(lower, key=_number)}, of its major version: not tried "
+                    "with these images, so look at the first steps"
+                )
+                yield findings.warning("PRE-GPU-ARCH-UNLISTED", "GPUs", message)
+                continue
+            message = f"got {architecture}, expected one of {listed} ({label})"
+            if label == IMAGE:
+                message += "; take an image that is built for it"
+            yield findings.error("PRE-GPU-ARCH", "GPUs", message)
+            break  # the first list that it is not in tells enough
 
 
 def _number(architecture: str) -> int:

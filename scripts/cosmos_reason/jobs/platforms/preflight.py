@@ -151,7 +151,18 @@ def of_options(options: PreflightOptions, platform: str, engine: str | None = No
     engine = engine or origins.engine_of(options.spec, platform)
     place = site.read(Path(options.site)) if options.site else None
     if place:
-        options = _described(options, place)
+        # What it says where no flag does; nobody is asked.
+        arch = place.gpu_architecture()
+        said = {
+            "target_gpu_count": options.target_gpu_count or place.get("gpus.count"),
+            "target_gpu_memory_gb": options.target_gpu_memory_gb or place.gpu_gib(),
+            "gpu_arch": options.gpu_arch or ([arch] if arch else []),
+            "skip_platform_access": True,
+        }
+        for name, value in place.options().items():
+            if name in FLAGGED and getattr(options, name) is None:
+                said[name] = value
+        options = replace(options, **said)
     preflight = Preflight(
         platform=platform,
         options=options,
@@ -168,21 +179,6 @@ def of_options(options: PreflightOptions, platform: str, engine: str | None = No
         _take_launch(preflight)
     preflight.gpus_per_node = max(preflight.gpus_per_node, options.gpu_min_count or 1)
     return preflight
-
-
-def _described(options: PreflightOptions, place: site.Site) -> PreflightOptions:
-    """Return the options with what the site says where no flag does; nobody is asked."""
-    arch = place.gpu_architecture()
-    said = {
-        "target_gpu_count": options.target_gpu_count or place.get("gpus.count"),
-        "target_gpu_memory_gb": options.target_gpu_memory_gb or place.gpu_gib(),
-        "gpu_arch": options.gpu_arch or ([arch] if arch else []),
-        "skip_platform_access": True,
-    }
-    for name, value in place.options().items():
-        if name in FLAGGED and getattr(options, name) is None:
-            said[name] = value
-    return replace(options, **said)
 
 
 def _take_launch(preflight: Preflight) -> None:

@@ -105,7 +105,22 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         claims = options.claims(launch.kubernetes, [launch.jobs_dir])
         found += needs.claim_findings(target, claims, count)
         found += needs.pull_secret_findings(target, launch.kubernetes.get("pull_secret"))
-        return found + _tried(target, _probe(launch, count, gpus))
+        # The cluster's own checks of a pod and a Job like ours (server-side dry run): quotas,
+        # limits, policies.
+        probe = _probe(launch, count, gpus)
+        for kind, manifest in (("pods", manifests.pod(probe)), ("jobs", manifests.job(probe))):
+            try:
+                target.create(target.inside(kind), manifest, dry_run=True)
+            except Failure as failure:
+                refused = failure.findings[0]
+                if refused.id in CANNOT_SAY:
+                    raise
+                # Who may not make pods, but Jobs, hears of quotas when the job waits.
+                if kind == "pods" and "cannot create resource" in refused.message:
+                    message = f"quotas were not looked at: {refused.message}"
+                    refused = warning("JOB-K8S-UNTRIED", "pods", message)
+                found.append(refused)
+        return found
     except Failure as failure:
         if acting:
             raise
@@ -135,24 +150,6 @@ def _probe(launch: Launch, count: int, gpus: int) -> Work:
         gpus=gpus,
     )
     return _with_options(work, launch.kubernetes, launch.cpus, launch.memory)
-
-
-def _tried(target: Cluster, probe: Work) -> list[Finding]:
-    """Return the cluster's own checks of a pod and a Job like ours (server-side dry run): quotas,
-    limits, policies. Who may not make pods, but Jobs, hears of them when the job waits."""
-    found = []
-    for kind, manifest in (("pods", manifests.pod(probe)), ("jobs", manifests.job(probe))):
-        try:
-            target.create(target.inside(kind), manifest, dry_run=True)
-        except Failure as failure:
-            finding = failure.findings[0]
-            if finding.id in CANNOT_SAY:
-                raise
-            if kind == "pods" and "cannot create resource" in finding.message:
-                message = f"quotas were not looked at: {finding.message}"
-                finding = warning("JOB-K8S-UNTRIED", "pods", message)
-            found.append(finding)
-    return found
 
 
 def prepare(job: Job, spec: dict) -> Job:

@@ -323,38 +323,34 @@ def look(target: Cluster, work: Work, among: list[str]) -> list[Finding]:
             raise
         return [_untried(refused.message)]
     try:
-        return _seen_by_pod(target, work.name)
+        started = placed = time.monotonic()
+        while True:
+            job = target.get(target.inside("jobs", work.name))
+            selector = f"{manifests.LABEL}={work.name}"
+            listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
+            seen = pods.read(job, listed)
+            if seen.ended or seen.stuck:
+                return seen.causes
+            now = time.monotonic()
+            if not seen.unplaced:
+                placed = now
+            elif now - placed >= PLACE_SECONDS:
+                if any(words in seen.waits for words in FULL):
+                    return [_untried(seen.waits)]
+                message = f"no node takes a pod of the job, even without GPUs: {seen.waits}"
+                fix = "kubectl get nodes --show-labels"
+                return [error("JOB-K8S-UNPLACED", "pods", message, fix)]
+            if now - started >= PATIENCE:
+                if seen.suspended:
+                    return [_untried("a queue of the cluster did not admit it in time")]
+                uid = seen.unstarted or job["metadata"]["uid"]
+                told = seen.waits or warning_about(target, uid)
+                return [_untried(told or "its image may still be pulled")]
+            time.sleep(POLL)
     finally:
         # Whatever remains ends by itself.
         with contextlib.suppress(Failure):
             target.delete(target.inside("jobs", work.name), propagationPolicy="Background")
-
-
-def _seen_by_pod(target: Cluster, name: str) -> list[Finding]:
-    started = placed = time.monotonic()
-    while True:
-        job = target.get(target.inside("jobs", name))
-        selector = f"{manifests.LABEL}={name}"
-        listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
-        seen = pods.read(job, listed)
-        if seen.ended or seen.stuck:
-            return seen.causes
-        now = time.monotonic()
-        if not seen.unplaced:
-            placed = now
-        elif now - placed >= PLACE_SECONDS:
-            if any(words in seen.waits for words in FULL):
-                return [_untried(seen.waits)]
-            message = f"no node takes a pod of the job, even without GPUs: {seen.waits}"
-            fix = "kubectl get nodes --show-labels"
-            return [error("JOB-K8S-UNPLACED", "pods", message, fix)]
-        if now - started >= PATIENCE:
-            if seen.suspended:
-                return [_untried("a queue of the cluster did not admit it in time")]
-            uid = seen.unstarted or job["metadata"]["uid"]
-            told = seen.waits or warning_about(target, uid)
-            return [_untried(told or "its image may still be pulled")]
-        time.sleep(POLL)
 
 
 def _untried(why: str) -> Finding:

@@ -433,29 +433,23 @@ def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -
             if len(codes) < count:
                 note += f"; ended before they noted one: {count - len(codes)}"
     job = evidence.ended(job, exit_code, problem, note)
-    job = replace(job, diagnosis=[*_want_of_memory(job), *job.diagnosis])
+    said = " ".join(finding["data"].get("evidence", "") for finding in job.diagnosis)
+    if MEMORY_SPENT.search(said):
+        given = job.options.get("memory")
+        had = partitions.megabytes(given or "")
+        got, more = "what the partition gives without it", more_memory.retry_with_all(job)
+        if had:
+            got, more = f"{given} for each node", more_memory.retry(job, had)
+        elif given:
+            got, more = "all of a node", ""
+        message = f"got {got}, and the job took more: expected what it needs, or a spec that needs "
+        cause = error("JOB-SLURM-MEMORY", "--memory", f"{message}less", more)
+        job = replace(job, diagnosis=[cause.to_json(), *job.diagnosis])
     noted = job.folder / script.ENDED
     if noted.exists():  # which may be long before somebody asks; the storage has its own clock
         ended_at = min(noted.stat().st_mtime_ns / 1e9, time.time())
         job = replace(job, ended_at=record.time_text(ended_at))
     return _without_environment(job)
-
-
-def _want_of_memory(job: Job) -> list[dict]:
-    """Return an error where the log says that a job took more memory than a node gave it."""
-    said = " ".join(finding["data"].get("evidence", "") for finding in job.diagnosis)
-    if not MEMORY_SPENT.search(said):
-        return []
-    given = job.options.get("memory")
-    had = partitions.megabytes(given or "")
-    if had:
-        got, more = f"{given} for each node", more_memory.retry(job, had)
-    elif given:
-        got, more = "all of a node", ""
-    else:
-        got, more = "what the partition gives without it", more_memory.retry_with_all(job)
-    message = f"got {got}, and the job took more: expected what it needs, or a spec that needs less"
-    return [error("JOB-SLURM-MEMORY", "--memory", message, more).to_json()]
 
 
 def node_exit_codes(job: Job) -> dict[str, int]:
