@@ -16,7 +16,7 @@ from support import run_script
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import claims, evidence, launch, platforms, progress, row_evidence
+from cosmos_reason.jobs import claims, evidence, launch, platforms, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
@@ -383,7 +383,7 @@ def test_an_evaluation_of_tao_is_counted_against_its_annotations(tmp_path, limit
     )
     for count in {questions - 1, questions, questions + 1} - {0}:
         storage.write_json(results, [{"response": "a"}] * count)
-        found, fault = row_evidence.of_rows(job)
+        found, fault = evidence._of_rows(job)
         assert (found["rows"], found["questions"]) == (count, questions)
         assert (fault == "") == (count == questions)
 

@@ -12,13 +12,13 @@ import os
 import re
 import signal
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from cosmos_reason.base import files, secrets
-from cosmos_reason.base.findings import ERROR, Failure, Finding, error, has_errors, warning
+from cosmos_reason.base.findings import ERROR, Failure, Finding, error, has_errors, outside, warning
 from cosmos_reason.checkpoints import best_link, left_out, run_outputs
 from cosmos_reason.jobs import claims, progress, record
 from cosmos_reason.jobs.record import Job
@@ -173,13 +173,15 @@ def gather(job: Job) -> tuple[dict, str]:
         owner = claims.owner(path)
         if owner not in (None, job.folder.name):
             return {}, f"its output folder now belongs to {owner}"
+    look = {
+        "train": _of_training,
+        "grpo": _of_reinforcement,
+        "evaluate": _of_rows,
+        "inference": _of_rows,
+        "quantize": _of_quantization,
+    }[job.action]
     try:
-        if job.action in ("evaluate", "inference"):
-            from cosmos_reason.jobs import row_evidence
-
-            return row_evidence.of_rows(job)
-        look = {"train": _of_training, "grpo": _of_reinforcement, "quantize": _of_quantization}
-        return look[job.action](job)
+        return look(job)
     except (Failure, OSError) as problem:
         return {}, str(problem)
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
@@ -336,6 +338,94 @@ def damaged_since(job: Job) -> Finding | None:
         return None
     message = f"the job was complete, and since then {damage}"
     return error("JOB-CHECKPOINT-DAMAGED", path, message)
+
+
+# -- rows of answers ---------------------------------------------------------------------------
+
+
+def _of_rows(job: Job) -> tuple[dict, str]:
+    """TAO writes into a folder of its own, without ids and without a count of questions."""
+    name = _names_of(job).rows
+    results_dir = Path(job.outputs["results_dir"])
+    expected = _expected_files(job)
+    written = job.wrote(results_dir.rglob(name))
+    written.sort(key=lambda path: (len(path.parts), path))
+    if len(written) < max(1, expected):
+        suffix = f", expected {expected}" if expected > 1 else ""
+        return {}, f"{len(written) or 'no'} {name} was written in {results_dir}{suffix}"
+    found = {"rows": 0, "failed": 0}
+    if _is_counted(job):
+        found["questions"] = 0
+    errors: Counter[str] = Counter()
+    for path in written[:expected]:
+        rows = files.read_json(path)
+        is_list = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+        if not is_list or not rows:
+            return found, f"{path} is no list of rows"
+        found["rows"] += len(rows)
+        errors.update(str(row["error"]) for row in rows if row.get("error"))
+        if not _is_counted(job):
+            continue
+        questions = _questions_of(job, path)
+        found["questions"] += questions
+        if len(rows) != questions:
+            return found, f"{path} has {len(rows)} rows for {questions} questions"
+        ids = [row["id"] for row in rows if "id" in row]
+        if len(set(ids)) != len(ids):
+            return found, f"{path} has two rows with the same id"
+    found["failed"] = errors.total()
+    if found["failed"] < found["rows"]:
+        return found, ""
+    commonest = "".join(text for text, _ in errors.most_common(1))
+    return found, f"every row is an error, most often: {commonest[:200]}"
+
+
+def _names_of(job: Job):
+    """Return what the files of an evaluation or an inference are called."""
+    from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE
+
+    return INFERENCE if (job.action, job.engine) == ("inference", "transformers") else EVALUATION
+
+
+def _is_counted(job: Job) -> bool:
+    """Return whether it is known how many questions there were: TAO's inference does not say."""
+    return job.action == "evaluate" or job.engine == "transformers"
+
+
+def _expected_files(job: Job) -> int:
+    """Return how many results files: one per checkpoint, two where a guard is asked too, or where
+    TAO is asked medium by medium one for each."""
+    if job.action == "inference" and job.engine == "tao":
+        media = Path(document.load(job.spec_path)["media"])
+        if media.is_dir():
+            shown = [path for path in media.iterdir() if not path.name.startswith(".")]
+            return sum(path.is_file() for path in shown)
+    models = len(job.options.get("checkpoints", ())) or 1
+    if (job.action, job.engine) != ("evaluate", "transformers"):
+        return models
+    from cosmos_reason.evaluation import guard
+
+    # General questions are asked besides.
+    return 2 * models if guard.annotations(document.load(job.spec_path)) else models
+
+
+def _questions_of(job: Job, results: Path) -> int:
+    """Return how many questions the run had that wrote `results`."""
+    record = results.with_name(_names_of(job).record)
+    if record.is_file() and job.wrote([record]):
+        written = files.read_json(record)
+        author = written.get("job_id")
+        if job.engine == "transformers" and author != job.folder.name:
+            raise outside("JOB-EVIDENCE", record, f"was written by {author or 'no job'}")
+        return int(written["questions"])
+    if job.engine == "transformers":
+        raise outside("JOB-EVIDENCE", record, "was not written")
+    from cosmos_reason.data import annotations
+
+    spec = document.with_defaults("evaluate", document.load(job.spec_path))
+    samples, _ = annotations.read(spec["dataset"]["annotation_path"])
+    limit = spec["evaluation"]["limit"]
+    return min(limit, len(samples)) if limit > 0 else len(samples)
 
 
 # -- quantization ------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""What a spec names, as files and folders that the work can open: relative names, Hub models, S3
-objects, archives."""
+"""What a spec names, as inputs and outputs of a job, and what is wrong with them as far as nothing
+has to be fetched; `fetching` does that."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.jobs import reward_files
-from cosmos_reason.jobs.mounts import dataset_keys
 from cosmos_reason.jobs.options import Launch
-from cosmos_reason.media import archives
-from cosmos_reason.media import files as media
-from cosmos_reason.remote import hub, model_names, s3
+from cosmos_reason.remote import model_names
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import placeholders
 from cosmos_reason.spec import actions, document, own_paths
+
+S3 = "s3://"
 
 
 def resolved(launch: Launch) -> Launch:
@@ -153,7 +151,7 @@ def contents(launch: Launch) -> list[Finding]:
             fix = Fix(changes={role: "PATH"})
             found.append(findings.error("JOB-NOT-CARRIED", named, message, fix))
             continue
-        if named.startswith((s3.SCHEME, model_names.HUB)):
+        if named.startswith((S3, model_names.HUB)):
             message = f"submit fetches what {role} names, once"
             found.append(findings.info("JOB-FETCHED", named, message))
         if "://" in named:
@@ -165,8 +163,8 @@ def contents(launch: Launch) -> list[Finding]:
             fix = Fix(changes={role: unpacked})
             found.append(findings.error("JOB-NOT-CARRIED", path, message, fix))
         if path.exists():
-            is_model = _is_model(launch, role)
-            found += _of_model(launch, role, path) if is_model else _asked(launch, role, path)
+            look = of_model if is_model(launch, role) else _asked
+            found += look(launch, role, path)
     if not launch.own_script:
         return found + reward_files.check(launch.spec)
     # The script alone knows in which folder a relative path below `custom` lies.
@@ -175,11 +173,11 @@ def contents(launch: Launch) -> list[Finding]:
     return found + [findings.warning("JOB-INPUT-RELATIVE", key, message) for key in missing]
 
 
-def _is_model(launch: Launch, role: str) -> bool:
+def is_model(launch: Launch, role: str) -> bool:
     return document.keys(launch.action).get(role, {}).get("x-path") == "model"
 
 
-def _of_model(launch: Launch, role: str, path: Path) -> list[Finding]:
+def of_model(launch: Launch, role: str, path: Path) -> list[Finding]:
     """Return what is wrong with a model's folder. One without a usable model, or an adapter where a
     model is meant, ends hours later or not at all."""
     if not path.is_dir() or not any(path.iterdir()):
@@ -205,9 +203,13 @@ def _asked(launch: Launch, role: str, path: Path) -> list[Finding]:
     """Return why an inference would end as soon as it begins: a folder without media, a file that
     is none, a file without a question."""
     is_ours = (launch.action, launch.engine) == ("inference", "transformers")
-    if not is_ours or archives.is_archive(path):
+    if not is_ours:
         return []
     from cosmos_reason.evaluation import inference
+    from cosmos_reason.media import archives
+
+    if archives.is_archive(path):
+        return []
 
     try:
         if role == "questions_file":
@@ -240,86 +242,6 @@ def check_outputs(launch: Launch) -> list[Finding]:
         message = f"got {what}, expected one for {key} alone (none: a folder of the job)"
         found.append(findings.error("JOB-OUTPUT-SHARED", value, message, Fix(changes={key: "DIR"})))
     return found
-
-
-# -- fetching ----------------------------------------------------------------------------------
-
-
-def staged(launch: Launch) -> Launch:
-    """Fetch and unpack what is not a file or folder here. Return the launch with the places in its
-    spec, and its inputs with place, source and fingerprint. Each content is fetched once. Raises
-    Failure."""
-    found = []
-    # Which media are to be fetched the annotations say.
-    annotations_first = sorted(launch.inputs, key=lambda entry: "annotation" not in entry["role"])
-    for entry in annotations_first:
-        role, source = entry["role"], entry["path"]
-        path = _fetched(launch, role, source) if "://" in source else Path(source)
-        if role in document.keys(launch.action):  # a script of somebody's own reads its own
-            path = Path(archives.media_folder(path))
-        launch = _at(launch, role, path)
-        moved = str(path) != source
-        if moved and _is_model(launch, role):
-            _refuse_model(launch, _of_model(launch, role, path))
-        known = fingerprint(path) if path.exists() else None  # else it lies where the work runs
-        kept = {"role": role, "path": str(path), "fingerprint": known}
-        if moved:
-            from_hub = source.startswith(model_names.HUB)
-            kept["source"] = f"{source}@{path.name}" if from_hub else source
-        found.append(kept)
-    return replace(launch, inputs=found)
-
-
-def cache_of(source: str) -> Path | None:
-    """Return the folder of this machine that an input is fetched or unpacked into, None for one
-    that is read where it lies."""
-    if source.startswith(model_names.HUB):
-        return hub.cache()
-    is_kept = source.startswith(s3.SCHEME) or archives.is_archive(source)
-    return files.cache_folder() if is_kept else None
-
-
-def _fetched(launch: Launch, role: str, source: str) -> Path:
-    """Return the local copy of a Hub model or of something on S3."""
-    if _is_model(launch, role):  # its config first, which may be enough to refuse it
-        _refuse_model(_at(launch, role, hub.fetch_model(source, ["config.json"], role)), [])
-        return hub.fetch_model(source, ["*"], role)
-    from cosmos_reason.data import annotations
-
-    for keys in dataset_keys(launch.action):
-        if role == keys.annotations:
-            _, path = annotations.fetch(source)
-            return path
-        if role == keys.media and not archives.is_archive(source):
-            # What the annotations name, or the archive in a root that holds it.
-            samples, _ = annotations.read(document.get(launch.spec, keys.annotations))
-            named = [medium for sample in samples for medium in sample.media]
-            archive = archives.in_root(source, named[0].kind, named[0].path) if named else None
-            if archive:
-                return s3.local(archive)
-            written = {name for medium in named for name in medium.names}
-            names = {os.path.normpath(media.resolve("", name)) for name in written}
-            return s3.snapshot(source, ["*"], names)
-    found = s3.head(source)
-    return s3.fetch(found) if found else s3.snapshot(source, ["*"])
-
-
-def _at(launch: Launch, role: str, path: Path) -> Launch:
-    """Return the launch with one of its inputs at another path."""
-    spec = copy.deepcopy(launch.spec)
-    document.set_value(spec, role, str(path))
-    return replace(launch, spec=spec)
-
-
-def _refuse_model(launch: Launch, found: list[Finding]) -> None:
-    """Raise Failure for what was found of a model, and for what the rules say of the spec now that
-    it is here: of an Omni checkpoint, above all."""
-    has_own_data = launch.own_script is not None
-    found += rules.check(
-        launch.action, launch.engine, launch.spec, launch=True, has_own_data=has_own_data
-    )
-    if findings.has_errors(found):
-        raise findings.Failure(found, findings.EXIT_CHECKS_FAILED)
 
 
 def fingerprint(path: Path) -> str:

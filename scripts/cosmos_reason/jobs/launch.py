@@ -514,8 +514,10 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     found += platform.unseen(job, spec) + _unserved(launch)
     if has_errors(found):
         return None, spec, found
+    from cosmos_reason.jobs import fetching  # a plan needs no client of the Hub or of S3
+
     # What is fetched or unpacked lies elsewhere from now on, and the command has to name it there.
-    launch = inputs.staged(launch)
+    launch = fetching.staged(launch)
     spec = _spec_of_engine(launch)
     return platform.prepare(replace(recorded, inputs=launch.inputs), spec), spec, found
 

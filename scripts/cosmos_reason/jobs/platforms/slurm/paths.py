@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, bad_input, error, warning
-from cosmos_reason.jobs import engines, inputs, mounts
+from cosmos_reason.jobs import engines, fetching, mounts
 from cosmos_reason.jobs.platforms.slurm import cluster, modules, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Answer, Host
@@ -134,7 +134,7 @@ def _tested(read: list[str], written: list[Path]) -> list[tuple[str, Path]]:
 
 
 def _read(job: Job) -> list[str]:
-    read = [entry["path"] for entry in job.inputs if not inputs.cache_of(entry["path"])]
+    read = [entry["path"] for entry in job.inputs if not fetching.cache_of(entry["path"])]
     read += [*job.options.get("checkpoints", []), str(engines.programs(job))]
     if job.image is None:
         program = script.program(job)
@@ -147,7 +147,7 @@ def _read(job: Job) -> list[str]:
 def _caches(job: Job) -> list[Path]:
     """Return the folders that inputs are to be fetched or unpacked into, which are made. Raises
     Failure (exit 2) for one that cannot be."""
-    folders = [inputs.cache_of(entry["path"]) for entry in job.inputs]
+    folders = [fetching.cache_of(entry["path"]) for entry in job.inputs]
     found = list(dict.fromkeys(filter(None, folders)))
     for folder in found:
         try:
