@@ -94,31 +94,24 @@ def answered(where: str, answer: str, action: str, setup: str) -> Iterator[Findi
     if torch and _number(torch) > _number(newest):
         message = f"got torch {torch}, expected {newest} at most: {PROGRAM} patches a name it lost"
         yield error("PRE-COSMOS-TORCH", where, message, setup)
-    if action == "grpo":
-        yield from _vllm(where, versions, facts)
-    if not versions["flash-attn"]:
-        message = "got no flash-attn: attention is torch's own (sdpa)"
-        yield info("PRE-COSMOS-ATTENTION", where, message)
-
-
-def _vllm(where: str, versions: dict[str, str | None], facts: dict) -> Iterator[Finding]:
-    """Yield what generates the completions: one that cosmos-rl takes, built for the torch that is
-    here; another fails as it is imported, or brings a torch of its own."""
-    version = versions["vllm"]
-    needed = versions.get("torch of vllm")
-    torch = (versions["torch"] or "").partition("+")[0]
-    python = where if os.path.isabs(where) else "python"
-    fix = f"{python} -m pip install {facts['vllm']}"
-    oldest = facts["oldest_vllm"]
+    version, oldest, message = versions["vllm"], facts["oldest_vllm"], ""
+    built_for, here = versions.get("torch of vllm"), (torch or "").partition("+")[0]
+    # It generates the completions. One that is built for another torch than the one here fails as
+    # it is imported, or brings a torch of its own.
     if not version:
         message = "got no vllm, which generates the completions that are rewarded"
     elif _number(version) < _number(oldest):
         message = f"got vllm {version}, expected {oldest} or newer"
-    elif torch and needed and torch != needed:
-        message = f"got vllm {version} for torch {needed} beside torch {torch}, expected one for it"
-    else:
-        return
-    yield error("PRE-COSMOS-VLLM", where, message, fix)
+    elif here and built_for and here != built_for:
+        message = f"got vllm {version} for torch {built_for} beside torch {here}, expected one for "
+        message += "it"
+    if message and action == "grpo":
+        python = where if os.path.isabs(where) else "python"
+        fix = f"{python} -m pip install {facts['vllm']}"
+        yield error("PRE-COSMOS-VLLM", where, message, fix)
+    if not versions["flash-attn"]:
+        message = "got no flash-attn: attention is torch's own (sdpa)"
+        yield info("PRE-COSMOS-ATTENTION", where, message)
 
 
 def _number(version: str) -> tuple[int, int]:

@@ -344,17 +344,32 @@ def damaged_since(job: Job) -> Finding | None:
 
 
 def _of_rows(job: Job) -> tuple[dict, str]:
-    """TAO writes into a folder of its own, without ids and without a count of questions."""
-    name = _names_of(job).rows
+    """Return the evidence of an evaluation or an inference: a row for every question. TAO writes
+    into a folder of its own, without ids; its inference does not say how many questions it had."""
+    from cosmos_reason.data import annotations
+    from cosmos_reason.evaluation import guard
+    from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE
+
+    is_ours, evaluates = job.engine == "transformers", job.action == "evaluate"
+    names = EVALUATION if evaluates or not is_ours else INFERENCE
     results_dir = Path(job.outputs["results_dir"])
-    expected = _expected_files(job)
-    written = job.wrote(results_dir.rglob(name))
+    # One file per checkpoint, two where a guard's general questions are asked too, or where TAO is
+    # asked medium by medium one for each.
+    expected = len(job.options.get("checkpoints", ())) or 1
+    if evaluates and is_ours and guard.annotations(document.load(job.spec_path)):
+        expected *= 2
+    if not evaluates and job.engine == "tao":
+        media = Path(document.load(job.spec_path)["media"])
+        if media.is_dir():
+            shown = [path for path in media.iterdir() if not path.name.startswith(".")]
+            expected = sum(path.is_file() for path in shown)
+    written = job.wrote(results_dir.rglob(names.rows))
     written.sort(key=lambda path: (len(path.parts), path))
     if len(written) < max(1, expected):
         suffix = f", expected {expected}" if expected > 1 else ""
-        return {}, f"{len(written) or 'no'} {name} was written in {results_dir}{suffix}"
+        return {}, f"{len(written) or 'no'} {names.rows} was written in {results_dir}{suffix}"
     found = {"rows": 0, "failed": 0}
-    if _is_counted(job):
+    if evaluates or is_ours:
         found["questions"] = 0
     errors: Counter[str] = Counter()
     for path in written[:expected]:
@@ -364,9 +379,23 @@ def _of_rows(job: Job) -> tuple[dict, str]:
             return found, f"{path} is no list of rows"
         found["rows"] += len(rows)
         errors.update(str(row["error"]) for row in rows if row.get("error"))
-        if not _is_counted(job):
+        if "questions" not in found:
             continue
-        questions = _questions_of(job, path)
+        # How many questions the run had that wrote the rows: its own note, else the data of TAO.
+        note = path.with_name(names.record)
+        if note.is_file() and job.wrote([note]):
+            noted = files.read_json(note)
+            author = noted.get("job_id")
+            if is_ours and author != job.folder.name:
+                raise outside("JOB-EVIDENCE", note, f"was written by {author or 'no job'}")
+            questions = int(noted["questions"])
+        elif is_ours:
+            raise outside("JOB-EVIDENCE", note, "was not written")
+        else:
+            spec = document.with_defaults("evaluate", document.load(job.spec_path))
+            samples, _ = annotations.read(spec["dataset"]["annotation_path"])
+            limit = spec["evaluation"]["limit"]
+            questions = min(limit, len(samples)) if limit > 0 else len(samples)
         found["questions"] += questions
         if len(rows) != questions:
             return found, f"{path} has {len(rows)} rows for {questions} questions"
@@ -378,54 +407,6 @@ def _of_rows(job: Job) -> tuple[dict, str]:
         return found, ""
     commonest = "".join(text for text, _ in errors.most_common(1))
     return found, f"every row is an error, most often: {commonest[:200]}"
-
-
-def _names_of(job: Job):
-    """Return what the files of an evaluation or an inference are called."""
-    from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE
-
-    return INFERENCE if (job.action, job.engine) == ("inference", "transformers") else EVALUATION
-
-
-def _is_counted(job: Job) -> bool:
-    """Return whether it is known how many questions there were: TAO's inference does not say."""
-    return job.action == "evaluate" or job.engine == "transformers"
-
-
-def _expected_files(job: Job) -> int:
-    """Return how many results files: one per checkpoint, two where a guard is asked too, or where
-    TAO is asked medium by medium one for each."""
-    if job.action == "inference" and job.engine == "tao":
-        media = Path(document.load(job.spec_path)["media"])
-        if media.is_dir():
-            shown = [path for path in media.iterdir() if not path.name.startswith(".")]
-            return sum(path.is_file() for path in shown)
-    models = len(job.options.get("checkpoints", ())) or 1
-    if (job.action, job.engine) != ("evaluate", "transformers"):
-        return models
-    from cosmos_reason.evaluation import guard
-
-    # General questions are asked besides.
-    return 2 * models if guard.annotations(document.load(job.spec_path)) else models
-
-
-def _questions_of(job: Job, results: Path) -> int:
-    """Return how many questions the run had that wrote `results`."""
-    record = results.with_name(_names_of(job).record)
-    if record.is_file() and job.wrote([record]):
-        written = files.read_json(record)
-        author = written.get("job_id")
-        if job.engine == "transformers" and author != job.folder.name:
-            raise outside("JOB-EVIDENCE", record, f"was written by {author or 'no job'}")
-        return int(written["questions"])
-    if job.engine == "transformers":
-        raise outside("JOB-EVIDENCE", record, "was not written")
-    from cosmos_reason.data import annotations
-
-    spec = document.with_defaults("evaluate", document.load(job.spec_path))
-    samples, _ = annotations.read(spec["dataset"]["annotation_path"])
-    limit = spec["evaluation"]["limit"]
-    return min(limit, len(samples)) if limit > 0 else len(samples)
 
 
 # -- quantization ------------------------------------------------------------------------------

@@ -70,7 +70,19 @@ def show(moments: Moments, folder: Path, as_json: bool, every: float) -> Job:
     """Show the job until its end, as `follow` tells it, and return its last record; at most one
     progress line per `every` seconds."""
     if sys.stderr.isatty() and not as_json:
-        return _as_bar(moments, folder)
+        from tqdm import tqdm
+
+        with tqdm(desc=folder.name, unit=progress.unit(folder), dynamic_ncols=True) as bar:
+            for job, lines in moments:
+                for line in lines:
+                    step = line.get("step", bar.n)
+                    if bar.total is None and "total_steps" in line:
+                        bar.total = line["total_steps"]
+                        # Steps before the watch began do not count for the speed.
+                        bar.initial = bar.n = step
+                    bar.update(step - bar.n)
+                bar.set_postfix_str(", ".join([job.state, *facts(progress.newest(folder))]))
+        return job
     last_shown = ("", "")
     first: dict = {}  # the first metrics line that was seen
     latest: dict = {}  # the newest value of every metric
@@ -105,22 +117,6 @@ def _say(text: str, event: dict, as_json: bool) -> None:
         print(findings.as_json(event), flush=True)
     else:
         findings.say(text)
-
-
-def _as_bar(moments: Moments, folder: Path) -> Job:
-    from tqdm import tqdm
-
-    with tqdm(desc=folder.name, unit=progress.unit(folder), dynamic_ncols=True) as bar:
-        for job, lines in moments:
-            for line in lines:
-                step = line.get("step", bar.n)
-                if bar.total is None and "total_steps" in line:
-                    bar.total = line["total_steps"]
-                    bar.initial = step  # steps before the watch began do not count for the speed
-                    bar.n = step
-                bar.update(step - bar.n)
-            bar.set_postfix_str(", ".join([job.state, *facts(progress.newest(folder))]))
-    return job
 
 
 def eta(first: dict, latest: dict) -> int | None:

@@ -30,44 +30,37 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         message = f"got no kubectl here; how to install it: {kubectl.INSTALL}"
         yield findings.error("PRE-TOOL-MISSING", "kubectl", message)
         return
-    asked = preflight.options.kubernetes
-    wrong = options.findings(asked | {"memory": preflight.options.memory})
+    asked = preflight.options
+    wrong = options.findings(asked.kubernetes | {"memory": asked.memory})
     if wrong:
         if preflight.launch is None:
             yield from wrong  # otherwise the plan refuses them
         return
     try:
-        found = list(_asked(kubectl.cluster(asked.get("namespace")), preflight))
-        yield from found
+        target = kubectl.cluster(asked.kubernetes.get("namespace"))
+        found = needs.rights_findings(target, [("create", "batch", "jobs")])
+        found += needs.version_findings(target.get("/version"), preflight.nodes)
+        place = f"/api/v1/namespaces/{target.namespace}"
+        found += _named_object(target, place, "--namespace")
+        if asked.pull_secret:
+            place = target.inside("secrets", asked.pull_secret)
+            found += _named_object(target, place, "--pull-secret")
+        if asked.storage_class:
+            place = f"{STORAGE_CLASSES}/{asked.storage_class}"
+            found += _named_object(target, place, "--storage-class")
+        # What lies in the claims a pod looks at when the job is submitted: here nothing is made.
+        claims = options.claims(asked.kubernetes, [])
+        found += needs.claim_findings(target, claims, preflight.nodes)
+        found += unseen_nodes(preflight)
+        found += _nodes(target, preflight)
         if preflight.launch and not findings.has_errors(found):
             # What the cluster itself has against a Job like the one that is to be submitted.
-            launch = replace(preflight.launch, nodes=preflight.nodes)
-            for finding in platform.check(launch, acting=False):
-                if finding.severity == findings.ERROR:
-                    yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
+            tried = platform.check(replace(preflight.launch, nodes=preflight.nodes), acting=False)
+            found += [one for one in tried if one.severity == findings.ERROR]
     except Failure as failure:
-        for finding in failure.findings:
-            yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
-
-
-def _asked(target: Cluster, preflight: Preflight) -> Iterator[Finding]:
-    asked = preflight.options
-    for finding in needs.rights_findings(target, [("create", "batch", "jobs")]):
-        yield replace(finding, id=OWN_IDS[finding.id])
-    yield from needs.version_findings(target.get("/version"), preflight.nodes)
-    place = f"/api/v1/namespaces/{target.namespace}"
-    yield from _named_object(target, place, "--namespace")
-    if asked.pull_secret:
-        place = target.inside("secrets", asked.pull_secret)
-        yield from _named_object(target, place, "--pull-secret")
-    if asked.storage_class:
-        place = f"{STORAGE_CLASSES}/{asked.storage_class}"
-        yield from _named_object(target, place, "--storage-class")
-    # What lies in the claims a pod looks at when the job is submitted: here nothing is made.
-    claims = options.claims(asked.kubernetes, [])
-    yield from needs.claim_findings(target, claims, preflight.nodes)
-    yield from unseen_nodes(preflight)
-    yield from _nodes(target, preflight)
+        found = failure.findings
+    for finding in found:
+        yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
 
 
 def _named_object(target: Cluster, path: str, flag: str) -> Iterator[Finding]:

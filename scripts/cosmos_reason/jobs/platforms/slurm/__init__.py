@@ -22,6 +22,7 @@ from cosmos_reason.jobs import (
     engines,
     evidence,
     more_memory,
+    mounts,
     nodes,
     record,
 )
@@ -155,9 +156,13 @@ def prepare(job: Job, spec: dict) -> Job:
         if modules.load(job.options) and job.engine != cosmos_environment.PROGRAM:
             words[0] = modules.PYTHON
     else:
-        unmountable = script.unmountable(job, spec)
+        message = "got a space, a colon, a comma or an unusual character in a path, which Pyxis "
+        message += "cannot mount; rename it, or link to it"
+        named = [str(path) for path, _ in mounts.places(job, spec)]
+        unmountable = [path for path in named if script.NOT_IN_MOUNTS.search(path)]
         if unmountable:
-            raise Failure(unmountable, EXIT_BAD_INPUT)
+            found = [error("JOB-SLURM-MOUNT", path, message) for path in unmountable]
+            raise Failure(found, EXIT_BAD_INPUT)
         words = containers.command(job, spec)
     batch = str(job.folder / script.BATCH)
     return replace(job, command=["sbatch", *_flags(job), batch, *words])

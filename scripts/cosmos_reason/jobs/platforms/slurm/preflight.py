@@ -41,15 +41,25 @@ def check(preflight: Preflight) -> Iterator[Finding]:
     host = preflight.machine
     if host is None:
         return  # its name is none, or there is none: said before
-    problem, printed = _ask(host)
-    if problem:
-        yield problem
+    absent = host.call("sh", "-c", ABSENT_COMMANDS)
+    names, answer = absent.out.split(), absent
+    if not names and not absent.code:
+        answer = host.call(*partitions.SINFO)
+    if names or answer.code:
+        if names:
+            message = f"got no {', '.join(names)} on {host.name}, expected SLURM's commands"
+            fix = "export SLURM_HOSTNAME=LOGIN_NODE"
+            yield findings.error("PRE-TOOL-MISSING", host.name, message, fix)
+        else:
+            message = f"got {answer.last_words}, expected a login node and a running scheduler"
+            fix = f"ssh {host.name} scontrol ping" if host.ssh else "scontrol ping"
+            yield findings.error("PRE-SLURM-UNREACHABLE", host.name, message, fix)
         if _read(preflight):
             yield unseen_paths(_read(preflight), "a compute node")
         return
     if preflight.engine == "cosmos-rl" and not preflight.options.image:
         yield from cosmos_environment.findings(preflight.case.action if preflight.case else "train")
-    rows = partitions.parse_partitions(printed)
+    rows = partitions.parse_partitions(answer.out)
     yield from check_partition(rows, preflight)
     if preflight.case:
         name = preflight.result["slurm"]["partition"]
@@ -59,24 +69,6 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         yield from cluster.check_pyxis(host)
     yield from unseen_nodes(preflight)
     yield from _shared_paths(preflight, host)
-
-
-def _ask(host: Host) -> tuple[Finding | None, str]:
-    """Return (why the cluster cannot be asked, else None; its partitions as sinfo prints them)."""
-    absent = host.call("sh", "-c", ABSENT_COMMANDS)
-    names = absent.out.split()
-    if names:
-        message = f"got no {', '.join(names)} on {host.name}, expected SLURM's commands"
-        fix = "export SLURM_HOSTNAME=LOGIN_NODE"
-        return findings.error("PRE-TOOL-MISSING", host.name, message, fix), ""
-    answer = absent
-    if not absent.code:
-        answer = host.call(*partitions.SINFO)
-    if not answer.code:
-        return None, answer.out
-    message = f"got {answer.last_words}, expected a login node and a running scheduler"
-    fix = f"ssh {host.name} scontrol ping" if host.ssh else "scontrol ping"
-    return findings.error("PRE-SLURM-UNREACHABLE", host.name, message, fix), ""
 
 
 def unseen_nodes(preflight: Preflight) -> Iterator[Finding]:
@@ -136,9 +128,34 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
         return
     words = [word for path in read.values() for word in ("-r", path)]
     words += [word for path in written for word in ("-w", path)]
-    answered, where, problems = _look(preflight, host, words)
-    yield from problems
-    yield from modules.complaints(answered, where, _modules(preflight), host)
+    # The modules that the nodes load, as the options of a job have them.
+    loaded = preflight.options.modules or []
+    if modules.check_words(loaded, in_container=False):
+        loaded = []
+    loading = {"modules": loaded, "env": preflight.options.env or []}
+    program = modules.PYTHON if preflight.engine == "transformers" else ""
+    load, look = modules.look(loading, program), ["sh", "-c", LOOK, "sh", *words]
+    asked = {"partition": preflight.result["slurm"]["partition"]}
+    for name in ("account", "qos"):
+        asked[name] = getattr(preflight.options, name) or partitions.from_variables(name)
+    asked = {name: value for name, value in asked.items() if value}
+    asked_of_node = ["bash", "-c", load + LOOK, "bash", *words] if load else look
+    answer = host.call("srun", *paths.flags(asked), *asked_of_node)
+    answered, where = answer.out.splitlines(), "a compute node"
+    if "end" not in answered:
+        refused = paths.refusal(host, asked, answer.err)
+        if refused:
+            yield refused
+            return
+        message = f"no compute node could be asked ({answer.last_words}); the login node was asked "
+        fix = "squeue --start"
+        yield findings.warning("PRE-SLURM-NODE-BUSY", host.name, f"{message}instead", fix)
+        answer = host.call(*look)
+        answered, where = answer.out.splitlines(), host.name
+        if "end" not in answered:
+            message = f"got {answer.last_words}, so no path could be looked at"
+            yield findings.error("PRE-PATHS-UNSEEN", host.name, message)
+    yield from modules.complaints(answered, where, loading, host)
     for number, (label, path) in enumerate(read.items()):
         if str(number) in answered:
             message = f"got no such path that can be read on {where}, {SHARED}"
@@ -150,42 +167,3 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
         if str(number) in answered and (place is None or place.takes_files):
             message = f"got a place that may not be written on {where}, {SHARED}"
             yield findings.error("PRE-OUTPUT", path, message, shlex.join(["ls", "-ld", path]))
-
-
-def _look(
-    preflight: Preflight, host: Host, words: list[str]
-) -> tuple[list[str], str, list[Finding]]:
-    """Return (the lines of LOOK, who printed them, what is wrong with asking so)."""
-    look = ["sh", "-c", LOOK, "sh", *words]
-    program = modules.PYTHON if preflight.engine == "transformers" else ""
-    load = modules.look(_modules(preflight), program)
-    asked = {"partition": preflight.result["slurm"]["partition"]}
-    for name in ("account", "qos"):
-        asked[name] = getattr(preflight.options, name) or partitions.from_variables(name)
-    asked = {name: value for name, value in asked.items() if value}
-    asked_of_node = ["bash", "-c", load + LOOK, "bash", *words] if load else look
-    answer = host.call("srun", *paths.flags(asked), *asked_of_node)
-    answered = answer.out.splitlines()
-    if "end" in answered:
-        return answered, "a compute node", []
-    refused = paths.refusal(host, asked, answer.err)
-    if refused:
-        return [], "", [refused]
-    message = (
-        f"no compute node could be asked ({answer.last_words}); the login node was asked instead"
-    )
-    problems = [findings.warning("PRE-SLURM-NODE-BUSY", host.name, message, "squeue --start")]
-    answer = host.call(*look)
-    answered = answer.out.splitlines()
-    if "end" not in answered:
-        message = f"got {answer.last_words}, so no path could be looked at"
-        problems.append(findings.error("PRE-PATHS-UNSEEN", host.name, message))
-    return answered, host.name, problems
-
-
-def _modules(preflight: Preflight) -> dict:
-    """Return the modules that the nodes load, as the options of a job have them."""
-    names = preflight.options.modules or []
-    if modules.check_words(names, in_container=False):
-        names = []
-    return {"modules": names, "env": preflight.options.env or []}

@@ -13,7 +13,6 @@ import re
 import shlex
 from pathlib import Path
 
-from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import containers, engines, mounts, record
 from cosmos_reason.jobs.platforms.slurm import modules
@@ -225,19 +224,6 @@ def enroot_name(image: str) -> str:
     registry, slash, name = image.partition("/")
     is_registry = slash and registry and ("." in registry or ":" in registry)
     return f"{registry}#{name}" if is_registry else image
-
-
-def unmountable(job: Job, spec: dict) -> list[Finding]:
-    """Return an error for each path that --container-mounts cannot name."""
-    found = []
-    for path, _ in mounts.places(job, spec):
-        if NOT_IN_MOUNTS.search(str(path)):
-            message = (
-                "got a space, a colon, a comma or an unusual character in a path, which Pyxis "
-                "cannot mount; rename it, or link to it"
-            )
-            found.append(error("JOB-SLURM-MOUNT", path, message))
-    return found
 
 
 def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
