@@ -381,10 +381,8 @@ def _unknown(search: _Search, name: str) -> Finding:
     number, lines = search.blocks[-1]
     block = [quoted(line) for line in lines]
     if len(set(search.steps_since)) > 1:  # one alone may be another rank's
-        message = (
-            f"got no sign of an error at the end of the log: after line {number} "
-            f"({_last_said(block)}) the run went on to step {search.steps_since[-1]}"
-        )
+        message = f"got no sign of an error at the end of the log: after line {number} "
+        message += f"({_last_said(block)}) the run went on to step {search.steps_since[-1]}"
         return findings.info("LOG-NO-ERROR", name, message, lines=last)
     message = f"no known pattern; the last error block says: {_last_said(block)}"
     return findings.error("LOG-UNKNOWN", f"{name}:{number}", message, lines=block)

@@ -69,6 +69,7 @@ def words(
     """
     entry = bundle.skill_info()["engines"][job.engine]["actions"][job.action]
     found = [word.format(action=job.action, **values) for word in entry["command"]]
+    # Some programs of NVIDIA's read the spec, others take its values as flags.
     full = document.with_defaults(job.action, spec)
     for key, flag in entry.get("flags", {}).items():
         value = document.get(full, key)

@@ -68,6 +68,8 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
     else:
         found, missing = gather(job)
     diagnosed: list[dict] = []
+    # An exit code of 0 is not enough, and none at all is no failure: whoever waited for it may have
+    # been killed while the work came to its end. The evidence decides.
     if exit_code in (0, None) and not missing:
         state = record.COMPLETE
         reasons = [exit_text if exit_code is None else "", *_remarks(found)]
@@ -170,6 +172,7 @@ def describe_exit(exit_code: int) -> str:
 def gather(job: Job) -> tuple[dict, str]:
     """Return (evidence fields, what is missing for COMPLETE or '')."""
     for path in job.outputs.values():
+        # What lies there now may be the later job's.
         owner = claims.owner(path)
         if owner not in (None, job.folder.name):
             return {}, f"its output folder now belongs to {owner}"

@@ -86,11 +86,13 @@ def read(
         raise Failure(flat_configs.refusal(where, written, engine), EXIT_CHECKS_FAILED)
     if actions.other_than(action, written):
         raise Failure(validation.validate(action, written), EXIT_CHECKS_FAILED)
+    # What the trainer would not know by itself is written into the spec, and told in `completed`.
     spec, found = completion.completed(action, written)
     if resume:
         document.set_value(spec, "train.resume", resume)
+    # A train output stands for all its models: the evidence has to know how many results to expect.
     options["checkpoints"] = inputs.models_below(options.get("checkpoints"))
-    if site:
+    if site:  # which fills in what the flags leave out
         for name, value in site.options().items():
             is_taken_there = name in ("slurm_host", "context") or is_taken(name, platform)
             if is_taken_there and options.get(name) is None:
@@ -113,6 +115,7 @@ def read(
         spec=spec,
         **options,
     )
+    # The rules look at paths as the job will have them, so these are made absolute first.
     launch = inputs.resolved(launch)
     case, broken = examined(launch, facts)
     # NVIDIA's image is asked about the spec as it was written: completed, it has keys of ours.
@@ -155,6 +158,7 @@ def _in_folder(launch: Launch, folder: Path) -> Launch:
     spec = copy.deepcopy(launch.spec)
     outputs = dict(launch.outputs)
     for key, schema in document.keys(launch.action).items():
+        # What the engine does not read would make a folder that nobody writes to.
         is_read = launch.engine in schema["x-engines"]
         if schema.get("x-path") == "output" and is_read and document.get(spec, key, "") == "":
             outputs[key.rpartition(".")[2]] = str(folder / "results")
@@ -208,12 +212,14 @@ def carry(
 def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
     """Record a job, then start it. When an error is among the findings, nothing was recorded or
     started."""
+    # Only now is there an id, and with it a folder for results that have no place of their own.
     folder = launch.jobs_dir / record.new_id(launch.action)
     launch = _in_folder(launch, folder)
     job, spec, found = _prepare(launch, acting=True)
     if job is None:
         return None, found
     try:
+        # Two jobs that write into one folder would each take the other's files for its evidence.
         with claims.held(folder, job.outputs.values()) as busy:
             if busy:
                 return job, found + busy
@@ -229,6 +235,8 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
         way = files.way_out(problem)
         message += f"; {way}, or a folder elsewhere" if way else ""
         raise outside("JOB-FOLDER", problem.filename, message, elsewhere) from None
+    # The record is there before anything starts: were this process killed at any moment from here
+    # on, whoever asks for the job's state finds it, and its platform tells what became of it.
     try:
         platforms.module(job.platform).start(job, lock)
         platforms.spawn(job, lock)
@@ -245,7 +253,7 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
         say(told)
         raise
     finally:
-        os.close(lock)
+        os.close(lock)  # what was started has inherited it, and keeps it
     return job, found
 
 
@@ -261,18 +269,19 @@ def next_attempt(
     with a `site` it runs there, and nothing of the place of the first attempt comes along.
 
     Raises Failure (exit 2) for a job that has not failed or whose spec was edited."""
-    job = platforms.settled(folder)
+    job = platforms.settled(folder)  # it may have ended since somebody last looked
     if job.state not in {record.ERROR, record.CANCELED}:
         message = f"got {job.state}, expected ERROR or CANCELED"
         if job.state == record.RUNNING:  # what is pasted must not end work that goes on
             message += "; launch_job.py cancel ends it"
         raise bad_input("JOB-NOT-FAILED", folder.name, message)
     if job.spec_edited():
+        # A run that goes on with other values would be neither the one nor the other.
         message = "got a spec that was edited after submit, expected the one that ran; "
         message += "submit it as a new job, with train.resume if it is to go on from a checkpoint"
         raise bad_input("JOB-SPEC-EDITED", job.spec_path, message)
     said = of_record(job.options) | {"gpu_ids": job.resources["gpu_ids"], "image": job.image}
-    if site:
+    if site:  # what was said of the first place is not true of another one
         left = set(site.options()) | (OF_ONE_PLACE if job.site != site.name else set())
         left |= {"image"} if site.get("environment") else set()
         taken_there = taken({name: said[name] for name in said.keys() & FLAGGED}, site.platform)
@@ -589,6 +598,7 @@ def _job(launch: Launch) -> Job:
 def _recorded(job: Job, launch: Launch, spec: dict) -> tuple[Job, int]:
     """Make the folder of a job that is to be started. Returns the record as it was written, and the
     lock, which is held from the first moment on."""
+    # A whole folder or none: nobody who lists jobs is to meet a half-written one.
     with files.whole_folder(job.folder) as partial:
         lock = record.take_lock(partial)
         try:
@@ -601,6 +611,7 @@ def _recorded(job: Job, launch: Launch, spec: dict) -> tuple[Job, int]:
                 if job.action in actions.TRAINING:
                     count = job.resources["nodes"]
                     origins.note_nodes(partial / record.SPEC, count, launch.needed_gpus)
+            # What lies in its outputs already is no evidence of this job.
             stamps = record.stamps(job.outputs.values())
             if stamps:
                 files.write_json(partial / record.BEFORE, stamps)

@@ -304,6 +304,7 @@ class Options:
     def given(self) -> dict[str, Any]:
         """Return the options with a flag that were said, by the name of their field."""
         said = {name: getattr(self, name) for name in FLAGGED}
+        # No GPU ids at all is something that was said: the CPU.
         return {name: value for name, value in said.items() if value or value == []}
 
     def useless(self, platform: str) -> list[str]:
@@ -327,6 +328,7 @@ def of_record(kept: dict[str, Any]) -> dict[str, Any]:
 FLAGGED = {one.name: one.metadata for one in dataclasses.fields(Options) if one.metadata}
 ONLY_KUBERNETES = [name for name, said in FLAGGED.items() if said["platforms"] == ("kubernetes",)]
 OF_KUBERNETES = [*ONLY_KUBERNETES, "context"]
+# The record keeps what only Kubernetes takes as a table of its own: it is asked for as a whole.
 RECORDED = [name for name, said in FLAGGED.items() if said["recorded"]]
 RECORDED = [name for name in RECORDED if name not in OF_KUBERNETES]
 RECORDED += ["carried", "place", "slurm_host"]

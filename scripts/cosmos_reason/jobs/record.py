@@ -99,10 +99,8 @@ class Job:
         job = cls.load_unchecked(folder)
         faults = list(dict.fromkeys(_faults(job.stored)))  # one field that lacks tells all
         if faults:
-            message = (
-                f"got a record with {'; '.join(faults[:5])}, expected what submit writes: "
-                "it was edited or is of another version"
-            )
+            message = f"got a record with {'; '.join(faults[:5])}, expected what submit writes: "
+            message += "it was edited or is of another version"
             raise bad_input("JOB-RECORD-BROKEN", folder / RECORD, message)
         return job
 

@@ -42,10 +42,8 @@ def plan(preflight: Preflight) -> Iterator[Finding]:
         yield from nodes.remarks(launch)
     elif (preflight.engine, preflight.platform) not in launchable.ways():
         able = " or ".join(" on ".join(way) for way in launchable.ways())
-        message = (
-            f"this version launches nothing with {preflight.engine} there: only the platform "
-            f"itself is checked; it launches {able}"
-        )
+        message = f"this version launches nothing with {preflight.engine} there: only the platform "
+        message += f"itself is checked; it launches {able}"
         yield findings.warning("PRE-NOT-LAUNCHED", f"--platform {preflight.platform}", message)
 
 
@@ -193,6 +191,8 @@ def gather(checks: dict[str, Check], preflight: Preflight) -> list[Finding]:
             found.append(findings.error("PRE-CHECK-BROKEN", name, message, fix))
         ended[name] = found, round(time.monotonic() - started, 2)
 
+    # Daemons: a check that hangs in a call which nobody can interrupt, as on a dead file system,
+    # is not to keep this command from ending.
     threads = []
     for name, check in checks.items():
         thread = threading.Thread(target=work, args=(name, check), daemon=True)

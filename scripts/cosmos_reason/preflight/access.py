@@ -44,7 +44,30 @@ def paths(preflight: Preflight) -> Iterator[Finding]:
         if label in plain:
             continue
         try:
-            yield from _address(preflight, label, path)
+            where = f"{label}={path}"
+            scheme, _, rest = path.rpartition("://")
+            if not path:
+                fix = _other_path(preflight, label, "PATH")
+                yield findings.error("PRE-PATH-EMPTY", where, "got no path, expected one", fix)
+            elif scheme == "s3":
+                yield from _in_bucket(path)
+            elif scheme in SCHEMES:
+                is_dataset = rest.startswith("datasets/")
+                repo = rest.removeprefix("datasets/")
+                if actions.HUB_NAME.match(repo):
+                    yield from hub_access(repo, "dataset" if is_dataset else "model")
+                else:
+                    message = f"got {repo!r}, expected ORG/NAME of a repository"
+                    fix = _other_path(preflight, label, f"{scheme}://ORG/NAME")
+                    yield findings.error("HUB-NAME", where, message, fix)
+            else:
+                message, fix = f"got {scheme}://, expected a path, s3:// or hf://.", Fix()
+                scheme = scheme.lower()
+                same = scheme if scheme in SCHEMES else SAME_SCHEMES.get(scheme)
+                if same is not None:
+                    message += f" Did you mean {same or 'a path'}?"
+                    fix = _other_path(preflight, label, f"{same}://{rest}" if same else rest)
+                yield findings.error("PRE-PATH-SCHEME", where, message, fix)
         except Failure as failure:
             yield from failure.findings
     unseen = {}
@@ -66,32 +89,6 @@ def paths(preflight: Preflight) -> Iterator[Finding]:
     if unseen:
         place = preflight.machine.name if preflight.machine else preflight.platform
         yield unseen_paths(unseen, place)
-
-
-def _address(preflight: Preflight, label: str, path: str) -> Iterator[Finding]:
-    where = f"{label}={path}"
-    scheme, _, rest = path.rpartition("://")
-    if not path:
-        fix = _other_path(preflight, label, "PATH")
-        yield findings.error("PRE-PATH-EMPTY", where, "got no path, expected one", fix)
-    elif scheme == "s3":
-        yield from _in_bucket(path)
-    elif scheme in SCHEMES:
-        is_dataset = rest.startswith("datasets/")
-        repo = rest.removeprefix("datasets/")
-        if actions.HUB_NAME.match(repo):
-            yield from hub_access(repo, "dataset" if is_dataset else "model")
-        else:
-            message = f"got {repo!r}, expected ORG/NAME of a repository"
-            fix = _other_path(preflight, label, f"{scheme}://ORG/NAME")
-            yield findings.error("HUB-NAME", where, message, fix)
-    else:
-        message = f"got {scheme}://, expected a path, s3:// or hf://."
-        scheme = scheme.lower()
-        same = scheme if scheme in SCHEMES else SAME_SCHEMES.get(scheme)
-        message += f" Did you mean {same or 'a path'}?" if same is not None else ""
-        fix = _other_path(preflight, label, f"{same}://{rest}" if same else rest)
-        yield findings.error("PRE-PATH-SCHEME", where, message, fix if same is not None else "")
 
 
 def _other_path(preflight: Preflight, label: str, path: str) -> Fix:

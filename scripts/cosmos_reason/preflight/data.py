@@ -98,10 +98,8 @@ def survey_data(
         return None, []  # a rule of the spec says so
     is_packed_elsewhere = "://" in (media or "") and archives.is_archive(media)
     if is_packed_elsewhere or "://" in written or not locate(written).is_file():
-        message = (
-            f"got {written}, which cannot be read here: lengths are not known, unless "
-            "check_dataset.py --facts wrote them where it can"
-        )
+        message = f"got {written}, which cannot be read here: lengths are not known, unless "
+        message += "check_dataset.py --facts wrote them where it can"
         return None, [findings.warning("PRE-DATA-UNREAD", keys.table, message)]
     found = survey.take(locate(written), "", case.model)
     found.media_path = clip_files.media_path(found, media or None)
@@ -151,10 +149,8 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
         found.reports.setdefault(number, ClipReport(facts=facts))
     if looked_at == len(found.clips):
         return []
-    message = (
-        f"looked at {looked_at} of {len(found.clips)} clips; "
-        "the others are taken to be like the largest of them"
-    )
+    message = f"looked at {looked_at} of {len(found.clips)} clips; "
+    message += "the others are taken to be like the largest of them"
     annotations = shlex.quote(str(found.annotations))
     fix = f"scripts/check_dataset.py {annotations} --facts dataset_facts.json"
     return [findings.info("PRE-DATA-SAMPLED", found.annotations, message, fix)]

@@ -72,7 +72,21 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
         key = case.params["model"]
         yield findings.warning("PRE-MEMORY-UNKNOWN", key, message, Fix(flags={"--model": "DIR"}))
         return
-    preflight.result["prediction"] = prediction(preflight, plan, sample.measured)
+    # What is predicted before the GPUs are compared with it.
+    steps = case.steps if case.action == "train" else None
+    types = bundle.skill_info()["gpu_types"]
+    predicted = {
+        "tokens": plan.tokens,
+        "measured": sample.measured,
+        "gib": round(gpu_memory.total(plan), 1),
+        "terms": gpu_memory.terms(plan),
+        "gpu_types": {name: gpu_memory.of_gpu(plan, gib) for name, gib in types.items()},
+        "steps": steps,
+        "hours": None,
+    }
+    if steps and preflight.options.seconds_per_step:
+        predicted["hours"] = round(steps * preflight.options.seconds_per_step / 3600, 2)
+    preflight.result["prediction"] = predicted
     fits_measured = False
     sizes = [gpu.gib for gpu in gpus if gpu.gib]
     if sizes:
@@ -81,10 +95,8 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
         fits_measured = is_fit and sample.measured
     elif preflight.wants_gpus:
         needed = gpu_memory.total(plan)
-        message = (
-            f"needs {needed:.1f} GiB on each GPU, whose memory is not known, "
-            "so this is not compared"
-        )
+        message = f"needs {needed:.1f} GiB on each GPU, whose memory is not known, "
+        message += "so this is not compared"
         fix = gates.missing_description(preflight.options)
         yield findings.warning("PRE-MEMORY-UNSEEN", "GPU memory", message, fix)
     if case.action == "train" and case.cosmos:
@@ -132,26 +144,6 @@ def assumed_vision_tokens(case: Case) -> int:
         if failure.findings[0].id.startswith("SPEC-"):
             raise
         return UNREADABLE_CLIP_TOKENS  # the path's check says what is wrong with the clip
-
-
-def prediction(preflight: Preflight, plan: gpu_memory.Plan, measured: bool) -> dict:
-    """Return what is predicted before the GPUs are compared with it."""
-    case = preflight.case
-    needed = gpu_memory.total(plan)
-    types = bundle.skill_info()["gpu_types"]
-    steps = case.steps if case.action == "train" else None
-    hours = None
-    if steps and preflight.options.seconds_per_step:
-        hours = round(steps * preflight.options.seconds_per_step / 3600, 2)
-    return {
-        "tokens": plan.tokens,
-        "measured": measured,
-        "gib": round(needed, 1),
-        "terms": gpu_memory.terms(plan),
-        "gpu_types": {name: gpu_memory.of_gpu(plan, gib) for name, gib in types.items()},
-        "steps": steps,
-        "hours": hours,
-    }
 
 
 def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) -> Iterator[Finding]:

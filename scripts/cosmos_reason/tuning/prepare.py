@@ -204,10 +204,8 @@ def objective_findings(
     is_custom = objective.startswith("custom.") and metric_file is not None
     if not is_custom and objective not in OBJECTIVES and not OF_TYPE.fullmatch(objective):
         hint = findings.did_you_mean(objective, OBJECTIVES)
-        message = (
-            f"--objective is {objective!r}; it must be one of {', '.join(OBJECTIVES)}, "
-            f"per_type.TYPE.accuracy, or custom.NAME with --metric-file.{hint}"
-        )
+        message = f"--objective is {objective!r}; it must be one of {', '.join(OBJECTIVES)}, "
+        message += f"per_type.TYPE.accuracy, or custom.NAME with --metric-file.{hint}"
         return [findings.error("TUNE-OBJECTIVE", "--objective", message)]
     if objective != VAL_LOSS:
         return []
@@ -235,10 +233,8 @@ def evaluation(
         data = document.get(table, "custom.val_dataset", {})
         document.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
         document.set_value(asked, "dataset.media_dir", data.get("media_path", ""))
-        message = (
-            "trials are compared on the validation data; "
-            "judge the winner on data that the search has not seen"
-        )
+        message = "trials are compared on the validation data; "
+        message += "judge the winner on data that the search has not seen"
         found.append(findings.info("TUNE-EVAL-DATA", "--eval-spec", message))
     if general is not None:
         flag = "--guard-root"
@@ -263,10 +259,8 @@ def evaluation(
         if document.get(asked, key) != document.get(as_asked, key):
             replaced.append(key)
     if file and replaced:
-        message = (
-            f"--eval-spec has another {' and '.join(replaced)} than the training; "
-            "trials are asked as they are trained"
-        )
+        message = f"--eval-spec has another {' and '.join(replaced)} than the training; "
+        message += "trials are asked as they are trained"
         found.append(findings.warning("TUNE-EVAL-VIEW", "--eval-spec", message))
     for finding in rules.check("evaluate", engine, as_asked, launch=True):
         if finding.severity == findings.ERROR:

@@ -61,6 +61,7 @@ class Runner:
     def run(self) -> list[Finding]:
         """Work until the budget is spent and nothing runs. Raises Failure (exit 3) when the outside
         world fails, or trial after trial; jobs then go on, and another run continues."""
+        # What an earlier run left goes first: those trials have cost their time already.
         self.begin_again()
         self.fill()
         self.tell()

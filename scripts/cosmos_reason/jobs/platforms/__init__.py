@@ -75,6 +75,8 @@ def refresh(folder: Path) -> Job:
     if job.has_ended:
         return job
     lock = None
+    # Its lock is taken while it is judged: two who ask at once would both record an end, or start
+    # two supervisors.
     try:
         if record.is_idle(folder):
             lock = record.take_lock(folder)
@@ -84,7 +86,7 @@ def refresh(folder: Path) -> Job:
         job = module(recorded.platform).judged(recorded)
         if job != recorded:
             job.write()
-        if not job.has_ended:
+        if not job.has_ended:  # its supervisor was killed, or this machine began anew
             spawn(job, lock)
         return job
     except BlockingIOError:  # somebody else asks
@@ -118,6 +120,7 @@ def stop(folder: Path, grace: float) -> Job:
     record.request_cancel(folder)
     job = Job.load(folder)
     module(job.platform).end(job, grace)
+    # Who follows the job records its end a moment after the work has gone.
     deadline = time.monotonic() + PATIENCE
     while True:
         job = refresh(folder)

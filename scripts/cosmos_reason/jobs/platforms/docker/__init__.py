@@ -238,6 +238,7 @@ def supervise(job: Job, lock: int) -> None:
     """Copy the container's log until it ends, then record how. Gives up when the engine cannot be
     asked; whoever asks for the job's state next goes on from there."""
     try:
+        # The record belongs to the holder of the lock, which this process inherited.
         while not job.has_ended:
             seen = _as_inspected(job, inspect(job))
             if seen != job:

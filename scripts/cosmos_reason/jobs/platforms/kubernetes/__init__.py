@@ -319,6 +319,7 @@ def _make(job: Job, target: Cluster) -> str:
     documents = _documents(job)
     manifest = documents[0]
     needs_more = _needs_more(documents)
+    # Its pods would fail without the Secret that they read, or the Service that names them.
     if needs_more:
         manifest["spec"]["suspend"] = True
     made = target.create(target.inside("jobs"), manifest)

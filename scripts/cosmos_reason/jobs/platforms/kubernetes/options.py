@@ -52,11 +52,6 @@ def _is_label(text: str) -> bool:
     return bool(equals and KEY.fullmatch(key) and VALUE.fullmatch(value))
 
 
-def _is_own_label(text: str) -> bool:
-    """Return a label that a person may give: one is how the pods of a job are found."""
-    return _is_label(text) and not text.startswith(f"{manifests.LABEL}=")
-
-
 def volumes(asked: dict) -> list[tuple[str, str]]:
     """Return (claim, folder here) of each volume that is well-formed, the inner folders last."""
     found = [tuple(text.split(":", 1)) for text in asked.get("volume", ()) if _is_volume(text)]
@@ -96,7 +91,12 @@ def _toleration(text: str) -> dict | None:
 FORMS = (
     ("--volume", "CLAIM:DIR, a claim and the folder of its files, here as in the pod", _is_volume),
     ("--node-selector", "KEY=VALUE of a label", _is_label),
-    ("--label", f"NAME=VALUE, a label of Kubernetes other than {manifests.LABEL}", _is_own_label),
+    (
+        "--label",
+        f"NAME=VALUE, a label of Kubernetes other than {manifests.LABEL}",
+        # by which the pods of a job are found
+        lambda text: _is_label(text) and not text.startswith(f"{manifests.LABEL}="),
+    ),
     ("--gpu-resource", "a resource of nodes such as nvidia.com/mig-1g.10gb", RESOURCE.fullmatch),
     ("--toleration", f"KEY[=VALUE][:EFFECT], EFFECT one of {', '.join(EFFECTS)}", _toleration),
     ("--namespace", "a name of small letters, digits, - and .", NAME.fullmatch),

@@ -142,7 +142,7 @@ def supervise(job: Job, lock: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: send(signal.SIGTERM, job.job_id, spared=supervisor))
     exit_code = None
     problem = ""
-    if job.spec_edited():
+    if job.spec_edited():  # the record's hash would vouch for another spec than the one that runs
         problem = "the spec was edited between submit and start"
     elif not record.cancel_requested(job.folder):
         reference = {"pid": supervisor, "host": socket.gethostname()}
@@ -166,12 +166,13 @@ def run(job: Job, lock: int) -> int:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[lock],
+            pass_fds=[lock],  # taken as long as any process of the work lives
         )
     if record.cancel_requested(job.folder):
         # The request came while the work was being started, and may have missed it.
         work.terminate()
     exit_code = work.wait()
+    # Loaders and servers that it left behind would hold its GPUs.
     send(signal.SIGKILL, job.job_id, spared=os.getpid())
     return exit_code if exit_code >= 0 else 128 - exit_code
 

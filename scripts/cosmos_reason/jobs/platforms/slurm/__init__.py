@@ -148,6 +148,7 @@ def prepare(job: Job, spec: dict) -> Job:
         where = cluster.host(options.get("slurm_host"))
         if not where.is_here:
             options["slurm_host"] = where.name
+        # Recorded, so that a retry asks for the same from a shell without them.
         said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
         options = {name: value for name, value in said.items() if value} | options
     job = replace(job, image=image, options=options)
@@ -176,6 +177,8 @@ def _flags(job: Job) -> list[str]:
     log = str(job.folder / record.LOG)
     log = log.replace("\\", "\\\\") if "\\" in log else log.replace("%", "%%")
     flags = ["--parsable", f"--job-name={job.job_id}", f"--nodes={job.resources['nodes']}"]
+    # Nothing of this shell goes along: what the job gets stands in a file that it reads. Its log is
+    # appended to, for a job that SLURM begins anew.
     flags += ["--ntasks-per-node=1", "--export=NONE", "--open-mode=append"]
     flags.append("--requeue" if "requeue" in options else "--no-requeue")
     flags += [f"--output={log}", f"--error={log}", f"--chdir={job.folder}"]
@@ -240,6 +243,7 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
 def start(job: Job, lock: int) -> None:
     """Hand the job to the cluster. Raises Failure (exit 3) when it refuses, the record then says
     why, and when nobody knows whether it took the job: whoever asks next finds out."""
+    # Made here, where the user's rights are; a node may mount it before the job begins.
     for path in job.outputs.values():
         Path(path).mkdir(parents=True, exist_ok=True)
     where = cluster.host(job.options.get("slurm_host"))
@@ -253,6 +257,8 @@ def start(job: Job, lock: int) -> None:
         _without_environment(evidence.ended(job, None, refusal)).write()
         raise
     if slurm_id is None:
+        # The answer was lost, and the job may have been taken all the same: it has its id as its
+        # name, by which the queue tells.
         seen = cluster.find(where, job.job_id, job.created_at, fresh=True)
         if seen is None:
             message = "got no answer of sbatch, and no job of that name yet"
@@ -483,7 +489,7 @@ def end(job: Job, grace: float) -> None:
     if seen.state in cluster.RUNNING:
         cluster.signal(where, seen.slurm_id, "--signal=TERM")
         deadline = time.monotonic() + grace
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline:  # a training saves what it has
             if (job.folder / script.ENDED).exists():
                 return
             time.sleep(0.5)

@@ -107,6 +107,7 @@ def submit(where: Host, words: list[str]) -> str | None:
     """Hand a job to the cluster; returns its id, None when nobody knows whether it was taken.
     Raises Failure (exit 3) when it was refused."""
     answer = where.call("sh", "-c", WITHOUT_VARIABLES, "sh", *words, limit=SUBMIT_SECONDS)
+    # A login shell may print something first; behind the number stands a cluster's name, if any.
     number = answer.out.strip().splitlines()[-1:] or [""]
     slurm_id = number[0].partition(";")[0]
     if slurm_id.isdecimal():
@@ -123,7 +124,7 @@ def find(where: Host, name: str, since: str, fresh: bool = False) -> Seen | None
     found = _queue(where, fresh).get(name)
     if found is None and not fresh:  # the answer at hand may be older than the job
         found = _queue(where, fresh=True).get(name)
-    if found is None:
+    if found is None:  # the controller forgets a job minutes after its end
         return _accounted(where, name, since)
     if found.state != "FAILED":
         return found

@@ -33,7 +33,16 @@ echo "node $SLURMD_NODENAME"
 def check(where: Host, job: Job) -> list[Finding]:
     """Return an error for each path that a node does not have, and for modules that it cannot load;
     a warning where not as many nodes can look now as the job is to have."""
-    caches, count = _caches(job), job.resources["nodes"]
+    count = job.resources["nodes"]
+    # The folders that inputs are to be fetched or unpacked into are made, so that a node sees them.
+    folders = [fetching.cache_of(entry["path"]) for entry in job.inputs]
+    caches = list(dict.fromkeys(filter(None, folders)))
+    for folder in caches:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            message = f"got {problem.strerror}, expected a folder that can be made"
+            raise bad_input("CACHE-FOLDER", folder, message, NEW_CACHE) from None
     # As `needed` says it of a job that is there: what it will make has no folder yet, and what is
     # to be fetched has the cache for a place.
     written = [job.folder, *map(Path, job.outputs.values()), *_hub_cache(job)]
@@ -44,6 +53,7 @@ def check(where: Host, job: Job) -> list[Finding]:
     answer = _asked(where, job, wanted, count)
     nodes_by_line = _nodes_by_line(answer, count)
     found = []
+    # A cluster at work rarely has all nodes free for a moment. One that looks is better than none.
     if nodes_by_line is None and count > 1 and not refusal(where, job.options, answer.err):
         answer = _asked(where, job, wanted, 1)
         nodes_by_line = _nodes_by_line(answer, 1)
@@ -142,20 +152,6 @@ def _read(job: Job) -> list[str]:
     elif job.image.startswith("/"):
         read.append(job.image)
     return read
-
-
-def _caches(job: Job) -> list[Path]:
-    """Return the folders that inputs are to be fetched or unpacked into, which are made. Raises
-    Failure (exit 2) for one that cannot be."""
-    folders = [fetching.cache_of(entry["path"]) for entry in job.inputs]
-    found = list(dict.fromkeys(filter(None, folders)))
-    for folder in found:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            message = f"got {problem.strerror}, expected a folder that can be made"
-            raise bad_input("CACHE-FOLDER", folder, message, NEW_CACHE) from None
-    return found
 
 
 def flags(options: dict, count: int = 1) -> list[str]:
