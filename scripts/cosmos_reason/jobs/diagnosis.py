@@ -588,17 +588,9 @@ def _places(entry: Entry, job: Job) -> dict[str, str]:
     if model_run:
         words["run"] = shlex.quote(model_run)
     if "root" in entry.placeholders:
-        data = _dataset(job.action, document.load(job.spec_path))
-        if data:
-            words["root"] = shlex.join(data)
+        spec, keys = document.load(job.spec_path), actions.data_keys(job.action)
+        annotations = document.get(spec, keys.annotations) if keys else None
+        if annotations:  # as arguments of check_dataset.py
+            media = document.get(spec, keys.media)
+            words["root"] = shlex.join([annotations, *(["--media-path", media] if media else [])])
     return words
-
-
-def _dataset(action: str, spec: dict) -> list[str]:
-    """Return the data of a spec, as arguments of check_dataset.py."""
-    keys = actions.data_keys(action)
-    annotations = document.get(spec, keys.annotations) if keys else None
-    if not annotations:
-        return []
-    media = document.get(spec, keys.media)
-    return [annotations, "--media-path", media] if media else [annotations]

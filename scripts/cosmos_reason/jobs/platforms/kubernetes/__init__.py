@@ -107,7 +107,16 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         found += needs.pull_secret_findings(target, launch.kubernetes.get("pull_secret"))
         # The cluster's own checks of a pod and a Job like ours (server-side dry run): quotas,
         # limits, policies.
-        probe = _probe(launch, count, gpus)
+        probe = Work(
+            name="tao-probe",
+            image=launch.image or images.default(launch.engine),
+            words=["true"],
+            volumes=options.mounted([], launch.kubernetes)[0],
+            user=_user(),
+            nodes=count,
+            gpus=gpus,
+        )
+        probe = _with_options(probe, launch.kubernetes, launch.cpus, launch.memory)
         for kind, manifest in (("pods", manifests.pod(probe)), ("jobs", manifests.job(probe))):
             try:
                 target.create(target.inside(kind), manifest, dry_run=True)
@@ -131,25 +140,6 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
 
 def _target(asked: dict | None) -> Cluster:
     return kubectl.cluster((asked or {}).get("namespace"), (asked or {}).get("context"))
-
-
-def _probe(launch: Launch, count: int, gpus: int) -> Work:
-    """Return what the cluster has to take: as the job will be, without its paths."""
-    work = Work(
-        name="tao-probe",
-        image=launch.image or images.default(launch.engine),
-        words=["true"],
-        environment={},
-        secret_variables=[],
-        working_dir="/",
-        volumes=options.mounted([], launch.kubernetes)[0],
-        writable=[],
-        looked_for=[],
-        user=_user(),
-        nodes=count,
-        gpus=gpus,
-    )
-    return _with_options(work, launch.kubernetes, launch.cpus, launch.memory)
 
 
 def prepare(job: Job, spec: dict) -> Job:

@@ -41,13 +41,13 @@ class Work:
     name: str
     image: str
     words: list[str]
-    environment: dict[str, str]
-    secret_variables: list[str]
-    working_dir: str
     volumes: list[tuple[str, str]]
-    writable: list[str]
-    looked_for: list[tuple[str, str]]
     user: tuple[int, int, list[int]] | None
+    working_dir: str = "/"
+    environment: dict[str, str] = field(default_factory=dict)
+    secret_variables: list[str] = field(default_factory=list)
+    writable: list[str] = field(default_factory=list)
+    looked_for: list[tuple[str, str]] = field(default_factory=list)
     nodes: int = 1
     gpus: int = 0
     gpu_resource: str = GPUS

@@ -68,7 +68,10 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     found = []
     if on_cosmos and "environment" not in (launch.place or {}):
         found += cosmos_environment.findings(launch.action)
-    count, sizes = _count_visible(_listed_gpus()), bundle.skill_info()["gpu_counts_per_node"]
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count, sizes = _listed_gpus().count("UUID: GPU-"), bundle.skill_info()["gpu_counts_per_node"]
+    if shown is not None:
+        count = len([gpu_id for gpu_id in shown.split(",") if gpu_id.strip()])
     if on_cosmos and not has_errors(found) and not launch.gpu_ids:
         # It counts all GPUs that it sees, whatever the spec uses of them.
         if count not in sizes or count < needed:
@@ -83,13 +86,6 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         fix = nodes.rebuilt(launch, max(size for size in sizes if size <= count))
         found.append(error("JOB-GPU-COUNT", "--gpu-ids", message, fix))
     return found
-
-
-def _count_visible(listed: str) -> int:
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is None:
-        return listed.count("UUID: GPU-")
-    return len([gpu_id for gpu_id in shown.split(",") if gpu_id.strip()])
 
 
 def gpu_names(gpu_ids: list[str] | None) -> list[str]:
