@@ -31,7 +31,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import evaluation_record, inference, run
 from cosmos_reason.evaluation import questions as asking
-from cosmos_reason.jobs import inputs
+from cosmos_reason.jobs import fetching, inputs
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import checking as rules
@@ -185,7 +185,6 @@ def is_model(folder: Path) -> bool:
 def launchable(args, draft: Draft) -> tuple[dict, list[Finding]]:
     """Return the spec with the model as a folder here, fetched where it was not, and what stands
     against it: what launch_job says of a job."""
-    spec = draft.spec
     asked = Launch(
         action=ACTION,
         engine=ENGINE,
@@ -194,21 +193,22 @@ def launchable(args, draft: Draft) -> tuple[dict, list[Finding]]:
         jobs_dir=Path(),
         working_dir=Path.cwd(),
         folder=Path(),
-        spec=spec,
+        spec=draft.spec,
         endpoint=args.endpoint,
     )
     if is_known(draft):
-        named, _ = inputs.resolve(asked)
-        folders = [entry for entry in named if entry["role"] in (MODEL, BASE)]
+        asked = inputs.resolved(asked)
+        folders = [entry for entry in asked.inputs if entry["role"] in (MODEL, BASE)]
         asked = replace(asked, inputs=folders)
+        draft.spec = asked.spec
     found = draft.findings + rule_findings(args, draft)
     for finding in [*inputs.absences(asked, Host(), acting=True), *inputs.contents(asked)]:
         if finding.severity == findings.ERROR and finding not in found:
             found.append(finding)
     found = [for_this_command(finding, draft) for finding in found]
     if not findings.has_errors(found):
-        inputs.stage(asked)
-    return spec, found
+        asked = fetching.staged(asked)
+    return asked.spec, found
 
 
 def is_known(draft: Draft) -> bool:

@@ -214,22 +214,9 @@ def assemble(study: Study, suggested: dict) -> tuple[dict, list[dict], str]:
         if space.active(dimension, table):
             space.put(table, dimension, suggested[dimension.key])
     space.follow_rank(table, study.plan.get("alpha_per_rank"))
-    # Each error's fix is applied as build_spec would, until none is left or nothing changes.
-    engine, facts = study.plan["engine"], study.plan["facts"]
-    facts_path = Path(facts) if facts else None
-    repairs: list[dict] = []
-    while True:
-        found = rules.check("train", engine, table, facts_path, launch=True)
-        errors = [finding for finding in found if finding.severity == findings.ERROR]
-        if not errors:
-            break
-        error = errors[0]
-        draft = Draft("train", engine, copy.deepcopy(table))
-        command_line.take_changes(draft, error.fix.changes)
-        if draft.findings or draft.spec == table or len(repairs) == MOST_REPAIRS:
-            return table, repairs, f"{error.id} {error.where}: {error.message}"
-        table = draft.spec
-        repairs.append({"id": error.id, "message": error.message, "fix": str(error.fix)})
+    table, repairs, refused = repaired(table, study.plan["engine"], study.plan["facts"])
+    if refused:
+        return table, repairs, refused
     # A repaired value is searched on only if the sampler can be told of it.
     values = study.searched(table)
     expressed = study.params(values)
@@ -237,3 +224,22 @@ def assemble(study: Study, suggested: dict) -> tuple[dict, list[dict], str]:
         if repairs and values[key] != suggested[key] and key not in expressed:
             return table, repairs, f"{key}: {repairs[-1]['fix']} is outside of its range"
     return table, repairs, ""
+
+
+def repaired(table: dict, engine: str, facts: str | None) -> tuple[dict, list[dict], str]:
+    """Return (spec, what was changed, the error that is left or ''): each error's fix is applied as
+    build_spec would."""
+    facts_path = Path(facts) if facts else None
+    repairs: list[dict] = []
+    while True:
+        found = rules.check("train", engine, table, facts_path, launch=True)
+        errors = [finding for finding in found if finding.severity == findings.ERROR]
+        if not errors:
+            return table, repairs, ""
+        error = errors[0]
+        draft = Draft("train", engine, copy.deepcopy(table))
+        command_line.take_changes(draft, error.fix.changes)
+        if draft.findings or draft.spec == table or len(repairs) == MOST_REPAIRS:
+            return table, repairs, f"{error.id} {error.where}: {error.message}"
+        table = draft.spec
+        repairs.append({"id": error.id, "message": error.message, "fix": str(error.fix)})

@@ -28,7 +28,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
     """torch or cosmos-rl, wandb, CUDA, GPUs"""
     yield from ask_for_gpus(preflight, Host())
     if preflight.engine == "transformers":
-        yield from _torch(preflight)
+        yield from check_torch(preflight)
         case = preflight.case
         trains = case is not None and case.action in actions.TRAINING
         # No setup of ours installs the package that this logger needs.
@@ -41,7 +41,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         yield from cosmos_environment.findings(preflight.case.action if preflight.case else "train")
 
 
-def _torch(preflight: Preflight) -> Iterator[Finding]:
+def check_torch(preflight: Preflight) -> Iterator[Finding]:
     """Yield whether torch is here, and was built for the chosen GPUs."""
     absent = [name for name in EMBEDDED_ENGINE_NEEDS if not importlib.util.find_spec(name)]
     if absent:
