@@ -88,9 +88,10 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
                 causes = diagnosis.diagnose(lines, record.LOG, job.action)
             errors = [finding for finding in causes if finding.severity == ERROR]
             diagnosed = [diagnosis.for_job(finding, job).to_json() for finding in errors]
-            # What was ended from outside may succeed when it is tried again.
-            was_stopped = any(finding["id"] == STOPPED for finding in diagnosed)
-            reasons.append(_goes_on(job) if TAKEN.match(note) or was_stopped else "")
+        # What was ended from outside may succeed when it is tried again.
+        was_stopped = any(finding["id"] == STOPPED for finding in diagnosed)
+        if job.started_at and (TAKEN.match(note) or was_stopped):
+            reasons.append(_goes_on(job))
     ended_at = record.now()
     if exit_code is None:  # nobody saw the end: when the job last wrote something
         times = [record.seconds(job.started_at or job.created_at)]
