@@ -286,7 +286,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         words = sys.argv[sys.argv.index("plan") + 1 :]
         words = cli.without(cli.without(words, "--json", options.SPEED), "--json", "--save")
         following = ("launch_job.py", "submit", *words)
-        if launch.named_otherwise(asked):  # which submit refuses
+        if asked.site and launch.named_otherwise(asked):  # which submit refuses
             output = ("--output", launch.folder_there(asked))
             following = ("launch_job.py", "plan", *words, *output)
     return cli.Outcome(result, found, "\n".join(lines), following, **known)

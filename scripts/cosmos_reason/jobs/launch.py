@@ -330,14 +330,14 @@ def in_itself(launch: Launch) -> list[Finding]:
     if has_errors(found + launch.completed + launch.broken):
         return found  # of such a spec nobody knows how many GPUs it needs
     refused = nodes.check(replace(launch, nodes=nodes.asked(launch)))
-    return found + (refused or _gpu_findings(launch) + _of_site(launch))
+    if refused:
+        return found + refused
+    return found + _gpu_findings(launch) + (_of_site(launch) if launch.site else [])
 
 
 def named_otherwise(launch: Launch) -> list[tuple[str, str]]:
-    """Return (path here, the same there) of what the site calls otherwise than this machine, which
-    hands its own paths to a job that it submits."""
-    if launch.site is None:
-        return []
+    """Return (path here, the same there) of what the launch's site calls otherwise than this
+    machine, which hands its own paths to a job that it submits."""
     named = [entry["path"] for entry in launch.inputs] + [*launch.outputs.values()]
     named += [*(launch.checkpoints or []), launch.entry_script or "", str(launch.jobs_dir)]
     pairs = [(path, launch.site.there(path)) for path in dict.fromkeys(named)]
@@ -352,10 +352,7 @@ def folder_there(launch: Launch) -> str:
 
 def _of_site(launch: Launch) -> list[Finding]:
     """Return what the site's own words say against the launch, and what they leave out."""
-    site = launch.site
-    if site is None:
-        return []
-    found, lines = [], []
+    site, found, lines = launch.site, [], []
     others = [] if launch.carried else named_otherwise(launch)
     if others:
         here, there = others[0]
