@@ -21,19 +21,13 @@ def mebibytes(quantity: str) -> int:
     return math.ceil(int(size[1]) * BYTES.get(size[2] or "", 0) / 2**20) if size else 0
 
 
-def retry(job: Job, had: int) -> str:
-    """Return the command that runs the job again with twice the mebibytes that it had; empty where
-    these are not known."""
-    if not had:
+def retry(job: Job, had: int | None) -> str:
+    """Return the command that runs the job again with twice the mebibytes that it had, or with all
+    memory of its nodes for None, which SLURM alone gives; empty where 0 says that nobody knows."""
+    if had == 0:
         return ""
-    size = f"{had // 512}G" if had % 512 == 0 else f"{2 * had}M"
+    size = "0" if had is None else f"{had // 512}G" if had % 512 == 0 else f"{2 * had}M"
     return f"{record.command('retry', job.folder)} --memory {size}"
-
-
-def retry_with_all(job: Job) -> str:
-    """Return the command that runs the job again with all memory of its nodes, which SLURM alone
-    gives."""
-    return f"{record.command('retry', job.folder)} --memory 0"
 
 
 def causes(job: Job) -> list[dict]:

@@ -49,7 +49,11 @@ def read(job: dict, pods: list[dict]) -> Seen:
     """Return `job` and `pods` as the API server has them."""
     pods = sorted(pods, key=_index)
     states = [_state(pod, manifests.WORK) for pod in pods]
-    starts = [_started(state) for state in states]
+    starts = []  # None of a program that could not be started
+    for state in states:
+        ended = state.get("terminated", {})
+        is_begun = ended.get("reason") not in ("StartError", "ContainerCannotRun")
+        starts.append(state.get("running", ended).get("startedAt") if is_begun else None)
     conditions = _conditions(job)
     end = conditions.get("Complete") or conditions.get("Failed") or {}
     waiting = [] if end else [reason for pod in pods for reason in _waiting(pod)]
@@ -103,13 +107,6 @@ def _state(pod: dict, container: str) -> dict:
             if entry["name"] == container:
                 return entry.get("state") or {}
     return {}
-
-
-def _started(state: dict) -> str | None:
-    ended = state.get("terminated", {})
-    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
-        return None
-    return state.get("running", ended).get("startedAt")
 
 
 # -- what went wrong ---------------------------------------------------------------------------

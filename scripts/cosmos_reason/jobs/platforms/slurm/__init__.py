@@ -14,7 +14,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, Finding, error, has_errors, warning
+from cosmos_reason.base.findings import (
+    EXIT_BAD_INPUT,
+    Failure,
+    Finding,
+    bad_input,
+    error,
+    has_errors,
+    warning,
+)
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import (
     containers,
@@ -101,7 +109,12 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         return []
     launch = _with_variables(launch)
     where = machine(launch)
-    found = cluster.check_variables()
+    found = []
+    left_out = {name for name in os.environ if name.startswith("SBATCH_")}
+    left_out -= set(cluster.TAKEN_VARIABLES)
+    if left_out:
+        message = "got variables of sbatch that a job does not get, expected flags"
+        found.append(warning("JOB-SLURM-VARIABLE", ", ".join(sorted(left_out)), message))
     names_environment = "environment" in (launch.place or {})
     is_cosmos = launch.engine == cosmos_environment.PROGRAM
     if is_cosmos and not launch.image and not names_environment:
@@ -314,7 +327,13 @@ def judged(job: Job) -> Job:
             return awaiting
     if not is_final:
         if seen is None:
-            cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
+            # Another cluster than the one that got the job knows nothing of it.
+            told, recorded = cluster.cluster_name(where), job.platform_ref.get("cluster")
+            if recorded and told != recorded:
+                message = f"got cluster {told or 'none'}, expected {recorded}, which runs "
+                raise bad_input(
+                    "JOB-SLURM-CLUSTER", job.job_id, f"{message}{job.job_id}", UNREACHED
+                )
         os.listdir(job.folder)
         job = as_started(job)
         noted = noted_exit(job)  # since the first look it may have ended as it should
@@ -448,7 +467,7 @@ def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -
     if MEMORY_SPENT.search(said):
         given = job.options.get("memory")
         had = partitions.megabytes(given or "")
-        got, more = "what the partition gives without it", more_memory.retry_with_all(job)
+        got, more = "what the partition gives without it", more_memory.retry(job, None)
         if had:
             got, more = f"{given} for each node", more_memory.retry(job, had)
         elif given:

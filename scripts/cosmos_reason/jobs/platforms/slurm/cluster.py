@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from cosmos_reason.base.findings import Failure, Finding, bad_input, error, outside, warning
+from cosmos_reason.base.findings import Failure, Finding, error, outside
 from cosmos_reason.remote.machine import NO_ANSWER, Answer, Host, over_ssh
 
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
@@ -81,16 +81,6 @@ def check_pyxis(where: Host) -> list[Finding]:
     message = "got an srun without --container-image, expected Pyxis and Enroot, installed on "
     message += "the cluster, for containers"
     return [error("PRE-SLURM-PYXIS", where.name, message)]
-
-
-def check_variables() -> list[Finding]:
-    """Return a warning about variables of sbatch that a job does not get."""
-    names = [name for name in os.environ if name.startswith("SBATCH_")]
-    left_out = sorted(set(names) - set(TAKEN_VARIABLES))
-    if not left_out:
-        return []
-    message = "got variables of sbatch that a job does not get, expected flags"
-    return [warning("JOB-SLURM-VARIABLE", ", ".join(left_out), message)]
 
 
 def look(where: Host, command: str) -> str:
@@ -195,11 +185,3 @@ def signal(where: Host, slurm_id: str, *flags: str) -> None:
     _queues.pop(where, None)
     if answer.code and not re.search(r"already|invalid job id", answer.err, re.I):
         raise unreachable(where, answer)
-
-
-def refuse_other_cluster(where: Host, recorded: str | None, job_id: str) -> None:
-    """Raises Failure (exit 2) when another cluster answers than the one that got the job."""
-    name = cluster_name(where)
-    if recorded and name != recorded:
-        message = f"got cluster {name or 'none'}, expected {recorded}, which runs {job_id}"
-        raise bad_input("JOB-SLURM-CLUSTER", job_id, message, "export SLURM_HOSTNAME=LOGIN_NODE")
