@@ -172,6 +172,7 @@ def write(
             containers.write(work, job, spec)
             (work / "manifests").mkdir()
             files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
+        # What `adoption` reads when the results are back.
         # `table` is the spec with the paths of the place, before an image's own form of it.
         launch = job.to_json() | {"site": site.name if site else None, "table": spec}
         launch["spec"]["read_sha256"] = read_sha256(work)

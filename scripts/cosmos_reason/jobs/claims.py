@@ -27,6 +27,7 @@ def held(job: Path, outputs: Iterable[str]) -> Iterator[list[Finding]]:
     """Claim the outputs of a job that is about to be recorded in the folder `job`, and keep others
     from claiming them until the block ends. Yields errors for those that another job is still
     writing; then nothing is to be recorded."""
+    # In one order: of two submits that claim the same folders one gets them all.
     folders = {Path(os.path.realpath(path)) for path in outputs}
     with ExitStack() as locks:
         found = []

@@ -147,6 +147,7 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
     """Write the container's spec and the folders of its home; returns the record with the hash of
     that spec."""
     write_spec(folder / record.CONTAINER_SPEC, job, spec_inside(job, spec))
+    # A user that the image does not know has no home there, and programs write into theirs.
     for below in HOME_VARIABLES.values():
         (folder / below).mkdir(parents=True, exist_ok=True)
     cache = mounts.hub_cache(job)

@@ -223,6 +223,7 @@ def _asked(launch: Launch, role: str, path: Path) -> list[Finding]:
 
 def check_outputs(launch: Launch) -> list[Finding]:
     """Refuse outputs that would make an input, or more than the job's own, writable to the work."""
+    # A container may write everywhere below its outputs.
     role_of = {entry["path"]: entry["role"] for entry in launch.inputs}
     shared = [launch.folder, Path.home(), Path(tempfile.gettempdir()), bundle.ROOT]
     found = []

@@ -379,6 +379,7 @@ def _of_site(launch: Launch) -> list[Finding]:
     if site.get("nodes") and node_count > site.get("nodes"):
         message = f"got {node_count} nodes, {site.path} says {site.get('nodes')}"
         found.append(error("JOB-NODES-THERE", "nodes", message))
+    # What the site does not say is told once, as the lines that would say it.
     for entry in launch.inputs:
         path = entry["path"]
         if "://" in path or site.is_placed(path):

@@ -21,6 +21,7 @@ def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
     records that cannot be read, and a warning for each controller that does not answer."""
     listed = []
     found = []
+    # One limit for all of them: a list is to be quick however many jobs are ending.
     deadline = time.monotonic() + platforms.BRIEFLY
     unreachable: dict[tuple, Finding] = {}
     for folder in record.folders(jobs_dir):

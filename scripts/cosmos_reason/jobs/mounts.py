@@ -46,6 +46,7 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     if script.is_absolute():  # it may import what lies beside it
         own.add(script.parent)
     inputs = {Path(path) for path in named if "://" not in path} | own
+    # A link is followed in the container too: what it leads to has to be seen there.
     linked = set()
     for path in inputs:
         linked |= link_targets(path)

@@ -87,7 +87,7 @@ def check(launch: Launch) -> list[Finding]:
     sizes = bundle.skill_info()["gpu_counts_per_node"]
     most = max(sizes)
     able = platforms(launch.action, launch.engine)
-    if asked_for == 1 and needed <= most:
+    if asked_for == 1 and needed <= most:  # which every engine and platform can
         return []
     # Trainings are laid out over nodes that are alike, and full.
     fills_nodes = needed % asked_for == 0 and needed // asked_for in sizes

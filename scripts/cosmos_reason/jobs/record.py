@@ -361,6 +361,7 @@ def command(verb: str, folder: Path) -> str:
 def take_lock(folder: Path) -> int:
     """Open and lock the lock file of a job; the descriptor is to be inherited by what runs the job.
     Raises BlockingIOError when somebody else has it."""
+    # Open for writing, which an exclusive lock needs on NFS.
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

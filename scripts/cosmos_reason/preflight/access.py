@@ -185,6 +185,7 @@ def disks(preflight: Preflight) -> Iterator[Finding]:
     """free space for checkpoints, downloads and --min-free-disk-gb, added up per file system;
     outputs can be written"""
     kept, each = kept_checkpoints(preflight.case) if preflight.case else (0, 0.0)
+    # Needs are added up per file system: two folders on one disk share its room.
     file_systems: dict[str, FileSystem] = {}
     needs = []
     for label, gib in preflight.options.min_free_disk_gb:

@@ -182,6 +182,8 @@ def start(job: Job, lock: int) -> None:
     for path in job.outputs.values():
         Path(path).mkdir(parents=True, exist_ok=True)
     try:
+        # Pulled here, where its progress is seen and a login is at hand: `docker run` has
+        # --pull=never.
         _pull(job)
         if not record.cancel_requested(job.folder):  # while the image was pulled
             docker(*job.command[2:], timeout=None, pass_fds=[lock])  # it may outlive us

@@ -184,6 +184,7 @@ def judged(job: Job) -> Job:
 
 def end(job: Job, grace: float) -> None:
     """End the job's processes; the supervisor is spared at first, so that it can record the end."""
+    # The supervisor comes last: as long as it lives it records how the work ended.
     supervisor = job.platform_ref.get("pid")
     for number, patience, spared in (
         (signal.SIGTERM, grace, supervisor),

@@ -244,6 +244,7 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
     else:
         job = containers.write(folder, job, spec)
         values = containers.values(job)
+    # By its id the processes of a run are found, and results tell whose they are.
     if "carried" not in job.options:  # else the run gets its id when it starts
         values |= {MARK: job.job_id}
     script.write(folder, job, spec, values, paths.needed(job))
