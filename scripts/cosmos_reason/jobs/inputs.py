@@ -24,7 +24,7 @@ from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import placeholders
 from cosmos_reason.spec import actions, document, own_paths
 
-S3 = "s3://"
+S3 = "s3://"  # whose client only `fetching` needs
 
 
 def resolved(launch: Launch) -> Launch:

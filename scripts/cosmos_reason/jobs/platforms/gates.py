@@ -75,8 +75,8 @@ def other_nodes(preflight: Preflight, there: list[int]) -> Fix:
 
 def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     """Number, memory and architecture against what the options and the spec ask of one node."""
+    options, needed = preflight.options, preflight.gpus_per_node
     if gpus:
-        options, needed = preflight.options, preflight.gpus_per_node
         known = [gpu for gpu in gpus if gpu.gib is not None]
         unknown = [gpu for gpu in gpus if gpu.gib is None]
         if unknown:
@@ -92,14 +92,14 @@ def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
             if limit:
                 yield from _smaller(known, needed, limit, severity, flag)
         if len(gpus) < needed:
-            asked = preflight.options.gpu_min_count == needed
+            asked = options.gpu_min_count == needed
             reason = "--gpu-min-count" if asked else "the spec's layout"
             message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
             # What --gpu-min-count demands no other layout of the spec gives.
             fix = Fix() if asked else fewer_gpus(preflight, len(gpus))
             yield findings.error("PRE-GPU-COUNT", "GPUs", message, fix)
         trains = preflight.case is not None and preflight.case.action in actions.TRAINING
-        if len(gpus) > needed and trains and preflight.options.target_gpu_index:
+        if len(gpus) > needed and trains and options.target_gpu_index:
             # More GPUs were named than the training uses.
             fix = target_flag([gpu.index for gpu in gpus[:needed]])
             message = f"got {len(gpus)} GPUs to use, the spec uses {needed}"
@@ -107,11 +107,10 @@ def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
                 message += f", or {fix}"
                 fix = Fix(flags={"--gpus-per-node": len(gpus)})
             yield findings.warning("PRE-GPU-IDLE", "--target-gpu-index", message, fix)
-        least = preflight.options.gpu_min_total_memory_gb
+        least = options.gpu_min_total_memory_gb
         if least:
             yield from check_total(gpus, preflight.nodes, least, "--gpu-min-total-memory-gb")
     else:  # nothing is known of them
-        options = preflight.options
         limits = {
             "--gpu-min-memory-gb": options.gpu_min_memory_gb,
             "--gpu-min-total-memory-gb": options.gpu_min_total_memory_gb,
@@ -126,10 +125,10 @@ def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
         message = f"the GPUs are not known, so {', '.join(asked)} could not be compared"
         if asked:
             yield report("PRE-GPU-UNKNOWN", "GPUs", message, missing_description(options))
-    yield from _architectures(gpus, preflight.options, preflight.image)
+    yield from _architectures(gpus, options, preflight.image)
     if preflight.case is None or preflight.case(BASE_PRECISION) != "fp8":
         return
-    for architecture in preflight.options.gpu_arch or sorted({gpu.arch for gpu in gpus}):
+    for architecture in options.gpu_arch or sorted({gpu.arch for gpu in gpus}):
         if architecture and _number(architecture) < FP8_FROM:
             message = f"got {architecture}, expected sm_{FP8_FROM} or later for a base in fp8"
             fix = Fix(changes={BASE_PRECISION: None})
