@@ -247,10 +247,8 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
         failure.findings.append(error("JOB-NOT-STARTED", folder.name, message, fix))
         raise
     except KeyboardInterrupt:
-        told = (
-            f"{folder.name} was recorded: {record.command('status', folder)} tells whether it runs"
-        )
-        say(told)
+        look = record.command("status", folder)  # the key may have come when it ran already
+        say(f"{folder.name} was recorded: {look} tells whether it runs")
         raise
     finally:
         os.close(lock)  # what was started has inherited it, and keeps it
