@@ -293,9 +293,14 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
 
 
 def refuse_full(output: Path | None) -> None:
-    """Raise Failure (exit 2) for a folder to write that something is in."""
-    is_empty = output and output.is_dir() and not any(output.iterdir())
-    if output and output.exists() and not is_empty:
+    """Raise Failure (exit 2) for a folder to write that something is in which an earlier plan did
+    not write."""
+    from cosmos_reason.jobs import carried
+
+    if not output or not output.exists():
+        return
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if not is_empty and not carried.is_untouched(output):
         message = "something is there already: name an empty folder, or one that is yet to be made"
         raise bad_input("JOB-OUTPUT-EXISTS", output, message)
 
@@ -306,7 +311,8 @@ def written(
     """Return what is said of a launch that was written out."""
     from cosmos_reason.jobs import carried, in_words
 
-    lines = [f"wrote {output}; its README.md has these lines too", in_words.of_rendered(job)]
+    held = ", ".join(sorted(path.name for path in output.iterdir() if path.name != "README.md"))
+    lines = [f"wrote {output}: {held}, and README.md with these lines", in_words.of_rendered(job)]
     lines += [cost.text()] if cost else []
     lines.append(carried.said_of(output, asked.inputs, asked.site))
     result = {"output": str(output), "image": job.image}

@@ -172,16 +172,36 @@ def write(
             containers.write(work, job, spec)
             (work / "manifests").mkdir()
             files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
-        # What `adoption` reads when the results are back.
-        # `table` is the spec with the paths of the place, before an image's own form of it.
-        launch = job.to_json() | {"site": site.name if site else None, "table": spec}
-        launch["spec"]["read_sha256"] = read_sha256(work)
-        files.write_json(work / LAUNCH, launch)
         page = _readme(work, job, site, output, title, start, copies(here, site))
         warned = [one for one in found if one.severity == findings.WARNING]
         if warned:
             page += KNOWN + "".join(f"- {one.where}: {one.message}\n" for one in warned)
         files.write_text(work / "README.md", findings.printable(page))
+        # What `adoption` reads when the results are back.
+        # `table` is the spec with the paths of the place, before an image's own form of it.
+        launch = job.to_json() | {"site": site.name if site else None, "table": spec}
+        launch["spec"]["read_sha256"] = read_sha256(work)
+        launch["rendered_sha256"] = _rendered_sha256(work)
+        files.write_json(work / LAUNCH, launch)
+
+
+def is_untouched(folder: Path) -> bool:
+    """Return whether nothing was changed, added or run in a rendered folder: the same request, or a
+    better one, makes it anew and nothing is lost."""
+    told = model_names.read_table(folder / LAUNCH).get("rendered_sha256")
+    return told is not None and told == _rendered_sha256(folder)
+
+
+def _rendered_sha256(folder: Path) -> str:
+    """Return the hash of all files in a folder and of their names, but for launch.json, which holds
+    it."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name != LAUNCH:
+            whole = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+            digest.update(f"{name} {whole}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 def copies(inputs: list[dict], site: Site | None) -> dict[str, str]:
@@ -268,15 +288,20 @@ def _readme(
     if job.image:
         lines.append(f"- image {job.image}")
         if site and site.is_offline and job.platform == "docker":
-            save, load = "docker save -o image.tar IMAGE", "docker load -i image.tar"
-            lines[-1] += f", which is not pulled there: `{save}` here, `{load}` there"
+            save = f"i={job.image}; docker pull $i && docker save -o image.tar $i"
+            lines[-1] = (
+                f"- image, not pulled there: `{save}` here, `docker load -i image.tar` there"
+            )
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
         lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
     if (work / SKILL).is_dir():
         size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
         lines.append(f"- skill/ holds the programs that run there, {size / 2**20:.1f} MiB")
+    if job.platform == "docker":
+        lines.append(f"- {start_name} prints ID and makes jobs/ID where it is started")
     if job.platform == "kubernetes":
+        lines.append("- HOST: what has the claim mounted")
         names = "|".join(containers.CREDENTIALS[:2])
         values = f"<(env | grep -E '^({names})=')"  # by name: nothing of a value stands here
         command = f"{kubectl} create secret generic {job.job_id} --from-env-file={values}"
