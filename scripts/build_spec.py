@@ -13,6 +13,8 @@ examples:
   scripts/build_spec.py evaluate --parent-job jobs/TRAIN_ID --eval-root data/eval -o eval.toml
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import shlex
@@ -20,11 +22,12 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # What reads jobs, datasets or checkpoints is imported where it is used: most specs begin with the
 # template, and a start takes as long as its imports.
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, files, site
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.base.fix import Fix
@@ -32,18 +35,20 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import (
     command_line,
-    engine_switch,
+    fitting,
     in_words,
     launchable,
     mending,
-    model_on_hub,
-    recipes,
+    models,
     spec_rules,
 )
 from cosmos_reason.rules.case import Case, of_sound_values, read_facts
 from cosmos_reason.rules.draft import TEMPLATE, Draft, for_this_line
 from cosmos_reason.spec import actions, cosmos_framework, document, names, origins
 from cosmos_reason.spec.keys import RATE
+
+if TYPE_CHECKING:
+    from cosmos_reason.base import site
 
 # Values that were chosen here, which the table shows.
 IN_TABLE = ("SPEC-TUNING-RATE", "SPEC-CADENCE", "SPEC-INTERVAL", "SPEC-LENGTH-FITTED")
@@ -74,9 +79,7 @@ def parser() -> cli.Parser:
         help="train: write a folder that NVIDIA's other trainer reads instead (never run here)",
     )
     parser.add_argument(
-        "--engine",
-        choices=bundle.ENGINES,
-        help="who reads it (default: of --spec, or tao)",
+        "--engine", choices=bundle.ENGINES, help="who reads it (default: of --spec, or tao)"
     )
     add = parser.add_argument_group("where values come from, weakest first").add_argument
     add("--spec", metavar="FILE", help="start from this .toml or .yaml")
@@ -89,12 +92,7 @@ def parser() -> cli.Parser:
     add("--profile", metavar="NAME", help="values of a published recipe (--explain profiles)")
     add("--tuning", choices=("full", "lora"), help="all weights, or low-rank adapters")
     add("--gpus-per-node", type=int, metavar="N", help="1, 2, 4 or 8: the parallelism")
-    add(
-        "--global-batch",
-        type=int,
-        metavar="N",
-        help="train: records per step, all GPUs",
-    )
+    add("--global-batch", type=int, metavar="N", help="train: records per step, all GPUs")
     add("--nodes", type=int, metavar="N", help="number of nodes; goes with --gpus-per-node")
     add("--model", metavar="NAME", help="ORG/NAME, a spoken name or a folder")
     add(
@@ -125,12 +123,7 @@ def parser() -> cli.Parser:
         metavar="FILE",
         help="dataset_facts.json of check_dataset: lengths and steps",
     )
-    add(
-        "--allow-extra-key",
-        **many,
-        metavar="KEY",
-        help="a key that cosmos-rl 0.4.7 lacks",
-    )
+    add("--allow-extra-key", **many, metavar="KEY", help="a key that cosmos-rl 0.4.7 lacks")
     add("--site", metavar="FILE", help="site.yaml: the place that runs it, not this machine")
     add("--force", action="store_true", help="replace a file that build_spec did not write")
     add("--explain", metavar="WORD", help="what a key, word or rule id means")
@@ -139,9 +132,10 @@ def parser() -> cli.Parser:
     return parser
 
 
-def flags_given(args) -> dict[str, str]:
-    """Flag -> how it was given."""
-    flags = {}
+def build(args) -> Draft:
+    """Take every source in order; contradictions, and files that cannot be read,
+    are collected in the draft."""
+    flags = {}  # each as it was given: fixes are told as changes to this very command line
     for name in getattr(args, "given", ()):
         flag = f"--{name}".replace("_", "-")
         flags[flag] = f"{flag} {shlex.quote(str(getattr(args, name)))}"
@@ -150,13 +144,7 @@ def flags_given(args) -> dict[str, str]:
         flags["--train-root"] = " ".join(roots)
     if args.fix:
         flags["--fix"] = "--fix"
-    return flags
-
-
-def build(args) -> Draft:
-    """Take every source in order; contradictions, and files that cannot be read,
-    are collected in the draft."""
-    draft = Draft(args.action, args.engine, flags=flags_given(args))
+    draft = Draft(args.action, args.engine, flags=flags)
     asked = {
         names.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set
     }
@@ -165,11 +153,16 @@ def build(args) -> Draft:
         command_line.take_tuning(draft, args.tuning, rate_given=RATE in asked)
     if args.model is not None:
         draft.attempt(command_line.take_model, draft, args.model)
-    take_data(draft, args)
-    command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
+    if args.train_root:
+        draft.attempt(command_line.take_train_roots, draft, args.train_root, args.output)
     if draft.benchmarks:
         from cosmos_reason.rules import benchmark
 
+        draft.attempt(benchmark.take_datasets, draft, draft.benchmarks, args.eval_root, args.output)
+    elif args.eval_root is not None:
+        command_line.take_root(draft, "--eval-root", args.eval_root)
+    command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
+    if draft.benchmarks:
         benchmark.take_sampling(draft)
         benchmark.take_environment(draft)
     if args.guard_root is not None:  # what it sets was not in the spec before
@@ -201,22 +194,10 @@ def look_at_model(draft: Draft) -> None:
         from cosmos_reason.rules import model_folder
 
         model_folder.refuse_no_model(draft)
-    model_on_hub.refuse_unloadable(draft)
+    models.refuse_unloadable(draft)
     if is_folder or draft.follows:
         model_folder.take_adapter(draft)
         model_folder.take_training(draft)
-
-
-def take_data(draft: Draft, args) -> None:
-    """Take the datasets that the flags name."""
-    if args.train_root:
-        draft.attempt(command_line.take_train_roots, draft, args.train_root, args.output)
-    if draft.benchmarks:
-        from cosmos_reason.rules import benchmark
-
-        draft.attempt(benchmark.take_datasets, draft, draft.benchmarks, args.eval_root, args.output)
-    elif args.eval_root is not None:
-        command_line.take_root(draft, "--eval-root", args.eval_root)
 
 
 def take_base(draft: Draft, args, asked: set[str]) -> None:
@@ -270,7 +251,7 @@ def check(args, draft: Draft) -> tuple[Case | None, list[f.Finding]]:
     case = None
     if draft.action == "train":
         is_new = not args.spec and not args.parent_job
-        case = draft.attempt(recipes.take, draft, facts, is_new)
+        case = draft.attempt(fitting.take_recipe, draft, facts, is_new)
     if draft.resumed:
         from cosmos_reason.rules import inherited
 
@@ -278,12 +259,14 @@ def check(args, draft: Draft) -> tuple[Case | None, list[f.Finding]]:
     if draft.action == "train" and not case:  # lengths cannot be read; steps need none
         case = of_sound_values(draft.action, draft.engine, draft.spec, facts, draft.files)
     steps = (case.steps_per_epoch, case.steps) if case else (None, None)
-    engine_switch.fit(draft, *steps)
+    fitting.fit_to_engine(draft, *steps)
     if draft.trained:
         from cosmos_reason.rules import inherited
 
         inherited.compare_with_training(draft)
-    gpus, nodes = size_to_check(args, draft)
+    gpus, nodes = args.gpus_per_node, 1 if args.nodes is None else args.nodes
+    if any(finding.id.startswith("SPEC-GPUS") for finding in draft.findings):
+        gpus, nodes = None, 1  # what is wrong with them is said only once
     words = (args.action, args.engine, draft.spec)
     known = {"gpus_per_node": gpus, "nodes": nodes, "drafted": draft.files}
     examined = draft.attempt(rules.examined, *words, facts, **known)
@@ -304,7 +287,12 @@ def without_consequences(draft: Draft, found: list[f.Finding], has_parent: bool)
     model = draft.params["model"]
     lacks_parent = has_parent and draft.origins.get(model) == TEMPLATE
     if lacks_parent and draft.action == "train":  # which would have told the whole spec
-        found = [one for one in found if is_asked_for(draft, one.where)]
+        found = [
+            one
+            for one in found
+            if one.where.startswith("--")
+            or any(document.overlap(one.where, key) for key in draft.named)
+        ]
     elif lacks_parent or "SPEC-MODEL-NAME" in refused:  # nobody asked for the template's model
         found = [one for one in found if one.where != model]
     if draft.benchmarks and refused:  # the questions are those of the config's datasets
@@ -317,19 +305,6 @@ def without_consequences(draft: Draft, found: list[f.Finding], has_parent: bool)
         if not draft.named.keys() & set(keys):
             roots.add(flag)
     return [one for one in found if not roots & one.fix.flags.keys()]
-
-
-def is_asked_for(draft: Draft, where: str) -> bool:
-    """Return whether a finding is about what the command line says."""
-    return where.startswith("--") or any(document.overlap(where, named) for named in draft.named)
-
-
-def size_to_check(args, draft: Draft) -> tuple[int | None, int]:
-    """GPUs per node (None: unknown) and nodes that the rules count with.
-    What is wrong with them is said only once."""
-    if any(finding.id.startswith("SPEC-GPUS") for finding in draft.findings):
-        return None, 1
-    return args.gpus_per_node, 1 if args.nodes is None else args.nodes
 
 
 def main(args) -> cli.Outcome:
@@ -375,6 +350,8 @@ def take_site(args) -> site.Site | None:
     """Read the site, and name what its paths mean where that lies here."""
     if not args.site:
         return None
+    from cosmos_reason.base import site  # most specs are for this machine
+
     place = site.read(Path(args.site))
     args.train_root = [place.here(root) for root in args.train_root or ()] or None
     for name in ("eval_root", "guard_root", "model"):
@@ -391,16 +368,14 @@ def take_site(args) -> site.Site | None:
 def too_many_nodes(args, place: site.Site | None) -> list[f.Finding]:
     """Say of several nodes that no launch of the engine takes them: an error where the site is
     named that will not, else a warning, since the spec may be for another launcher."""
-    from cosmos_reason.jobs import nodes
-
-    able = nodes.platforms(args.action, args.engine)
     if (args.nodes or 1) == 1 or args.action not in actions.TRAINING:
         return []
+    able = launchable.platforms_of_several(args.action, args.engine)
     if able and (not place or place.platform in able):
         return []
     where = f" on {place.platform}" if place else ""
     message = f"got {args.nodes} nodes, and {args.action} with {args.engine}{where} takes one"
-    ways = {engine: nodes.platforms(args.action, engine) for engine in bundle.ENGINES}
+    ways = {name: launchable.platforms_of_several(args.action, name) for name in bundle.ENGINES}
     ways = {name: able for name, able in ways.items() if able}
     told = [f"{engine} on {' or '.join(able)}" for engine, able in ways.items()]
     message += f"; several: {', '.join(told)}"
@@ -544,17 +519,15 @@ def following(args, case: Case, found: list[f.Finding], laid_out: int | None) ->
     left_open |= {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
     if any(finding.id in left_open for finding in found):
         return ()
-    from cosmos_reason.jobs import nodes
-
-    count = nodes.count(laid_out, case.needed_gpus)
+    count = launchable.nodes(laid_out, case.needed_gpus)
     if count > 1:
-        platforms = nodes.platforms(args.action, args.engine)
+        platforms = launchable.platforms_of_several(args.action, args.engine)
     else:
         platforms = [name for engine, name in launchable.ways(args.action) if engine == args.engine]
     if not platforms:
         return ()
     words = ["check_tao_launch_preflight.py", "--platform", platforms[0], "--spec", args.output]
-    if count != nodes.count(None, case.needed_gpus):
+    if count != launchable.nodes(None, case.needed_gpus):
         words += ["--nodes", str(count)]
     if args.site:
         words[1:3] = ["--site", args.site]

@@ -22,7 +22,7 @@ from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions, frame_indices
 from cosmos_reason.preflight.data import look_at_clips
 from cosmos_reason.rules import checking as rules
-from cosmos_reason.rules import mixture, paths
+from cosmos_reason.rules import draft, mixture
 from cosmos_reason.spec import document
 
 OPTIONS = VisionOptions(nframes=8)
@@ -314,7 +314,7 @@ def test_they_survive_several_training_roots(root, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write(tmp_path / name, talk("a", video=PICTURES[:1]), talk("b", videos=[{"video": "all"}]))
-    mixed = mixture.mix([paths.part(str(tmp_path / name)) for name in ("one", "two")])
+    mixed = mixture.mix([draft.part(str(tmp_path / name)) for name in ("one", "two")])
     assert [record.get("video") for record in mixed.records[::2]] == [
         ["one/eight/000.png"],
         ["two/eight/000.png"],

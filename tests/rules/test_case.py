@@ -17,7 +17,7 @@ from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
 from cosmos_reason.rules import checking as rules
-from cosmos_reason.rules import engine_support, lengths, spec_rules
+from cosmos_reason.rules import lengths, spec_rules
 from cosmos_reason.rules.case import Case, of_sound_values
 from cosmos_reason.spec import document
 
@@ -146,9 +146,7 @@ def test_keys_of_other_engines_count_when_they_ask_for_something():
         "cosmos-rl": ["train.optm_warmup_epochs"],
         "tao": [],
     }.items():
-        assert [
-            one.where for one in engine_support.unapplied_findings(Case("train", engine, table))
-        ] == keys
+        assert [one.where for one in rules.unapplied_findings(Case("train", engine, table))] == keys
 
 
 def test_what_may_be_missing_in_a_draft_may_not_at_launch():
@@ -407,7 +405,7 @@ def test_every_engine_that_has_not_the_action_is_an_error_that_names_those_that_
     }
     for engine, actions in table.items():
         for action in bundle.ACTIONS:
-            wrong = engine_support.engine_findings(action, engine)
+            wrong = rules.engine_findings(action, engine)
             assert bool(wrong) == (action not in actions)
             assert (
                 all(name in wrong[0].message for name in table if action in table[name])

@@ -15,7 +15,7 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import checking as rules
-from cosmos_reason.rules import recipes
+from cosmos_reason.rules import fitting
 from cosmos_reason.rules.case import COUNTED_BYTES, Case
 from cosmos_reason.spec import document
 from cosmos_reason.spec.origins import nodes_of as noted_nodes
@@ -484,7 +484,7 @@ def test_a_pass_of_several_takes_records_up_to_the_length_of_recipes(here, monke
     _, found, _ = run(f"train --train-root data {words} --set policy.model_max_length=512")
     most = int(re.search(r"up to (\d+) tokens", found["SPEC-LENGTH-SAMPLE"].message)[1])
     for longest, in_one_pass in ((most, 4), (most - 1, 1)):
-        monkeypatch.setattr(recipes, "LONGEST", longest)
+        monkeypatch.setattr(fitting, "LONGEST", longest)
         _, _, made = run(f"train --train-root data {words}", f"{longest}.toml")
         assert made["train"]["train_policy"]["mini_batch"] == in_one_pass
 

@@ -9,7 +9,7 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.rules import mixture, paths
+from cosmos_reason.rules import draft, mixture
 from cosmos_reason.spec import document
 
 
@@ -87,7 +87,7 @@ def test_a_file_of_somebody_else_is_not_replaced(roots, tmp_path):
 
 def refused(*written):
     with pytest.raises(Failure) as failure:
-        mixture.mix([paths.part(str(one)) for one in written])
+        mixture.mix([draft.part(str(one)) for one in written])
     return failure.value.findings
 
 
@@ -116,8 +116,8 @@ def test_what_cannot_be_put_together_is_refused(roots, tmp_path):
 
 def test_a_folder_with_a_colon_in_its_name_is_no_share(tmp_path):
     (tmp_path / "run:0.5").mkdir()
-    assert paths.part(str(tmp_path / "run:0.5")) == (str(tmp_path / "run:0.5"), 1.0)
-    assert paths.part("run:0.5") == ("run", 0.5)
+    assert draft.part(str(tmp_path / "run:0.5")) == (str(tmp_path / "run:0.5"), 1.0)
+    assert draft.part("run:0.5") == ("run", 0.5)
 
 
 def test_a_root_may_hold_a_daft_manifest(roots, tmp_path):

@@ -76,15 +76,15 @@ def errors(found):
     ],
 )
 def test_what_stands_for_a_value(value, in_path, anywhere):
-    assert placeholders.is_one(value, is_path=True) == in_path
-    assert placeholders.is_one(value, is_path=False) == anywhere
+    assert placeholders.is_placeholder(value, is_path=True) == in_path
+    assert placeholders.is_placeholder(value, is_path=False) == anywhere
 
 
 def test_a_path_that_is_here_is_no_placeholder(here):
-    assert placeholders.is_one("DIR/annotations.json", is_path=True)
+    assert placeholders.is_placeholder("DIR/annotations.json", is_path=True)
     (here / "DIR").mkdir()
     (here / "DIR" / "annotations.json").write_text("[]")
-    assert not placeholders.is_one("DIR/annotations.json", is_path=True)
+    assert not placeholders.is_placeholder("DIR/annotations.json", is_path=True)
 
 
 def test_all_of_a_recipe_are_one_error_and_flags_fill_them_in(here):

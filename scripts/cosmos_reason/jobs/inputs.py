@@ -43,7 +43,7 @@ def resolved(launch: Launch) -> Launch:
         # A server knows its model by name, and checkpoints take the place of the spec's own.
         if kind == "model" and (launch.endpoint or (launch.checkpoints and key == own_model)):
             continue
-        if placeholders.is_one(written, is_path=True):
+        if placeholders.is_placeholder(written, is_path=True):
             continue  # the rules refuse words that stand for a path
         path = written
         if "://" not in written:
@@ -69,7 +69,7 @@ def resolved(launch: Launch) -> Launch:
         document.set_value(spec, key, path)
     for key, written in own_paths.absolute(launch.action, spec).items():
         path = os.path.normpath(written)
-        if not placeholders.is_one(path, is_path=True):
+        if not placeholders.is_placeholder(path, is_path=True):
             inputs.append({"role": key, "path": path, "fingerprint": None})
     return replace(launch, spec=spec, inputs=inputs, outputs=outputs)
 

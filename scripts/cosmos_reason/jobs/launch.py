@@ -81,7 +81,7 @@ def read(
     engine = engine or origins.engine_of(spec_path, platform, action, written)
     if retry_of:  # of a job that was moved or copied: into the folder that was named
         written = job_folder.here(spec_path.parent, written)
-    if flat_configs.is_one(written):
+    if flat_configs.is_flat_config(written):
         where = files.from_here(spec_path)
         raise Failure(flat_configs.refusal(where, written, engine), EXIT_CHECKS_FAILED)
     if actions.other_than(action, written):

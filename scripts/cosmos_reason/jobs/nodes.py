@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from pathlib import Path
 
@@ -11,13 +10,9 @@ from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import record
 from cosmos_reason.jobs.options import Launch
+from cosmos_reason.rules.launchable import nodes as count
+from cosmos_reason.rules.launchable import platforms_of_several as platforms
 from cosmos_reason.spec import actions, document, origins
-
-
-def count(asked: int | None, needed: int) -> int:
-    """Return the nodes that were asked for, else as few as hold `needed` GPUs."""
-    most = max(bundle.skill_info()["gpu_counts_per_node"])
-    return asked or max(1, math.ceil(needed / most))
 
 
 def asked(launch: Launch) -> int | None:
@@ -68,13 +63,6 @@ def rebuilt(launch: Launch, gpus: int) -> Fix:
     words += ["--engine", launch.engine]
     flags = {"--gpus-per-node": gpus, "--nodes": 1, "-o": str(output)}
     return Fix(command=shlex.join(words), flags=flags)
-
-
-def platforms(action: str, engine: str) -> list[str]:
-    """Return the platforms that launch a training of the engine on several nodes."""
-    if action not in actions.TRAINING:
-        return []
-    return list(bundle.skill_info()["engines"][engine].get("several_nodes", {}))
 
 
 def check(launch: Launch) -> list[Finding]:

@@ -25,7 +25,7 @@ from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.preflight.memory import kept_checkpoints
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.remote.machine import Place
-from cosmos_reason.rules import model_on_hub, models
+from cosmos_reason.rules import models
 from cosmos_reason.spec import actions, images
 from cosmos_reason.spec.keys import BATCH
 
@@ -340,8 +340,8 @@ def model(preflight: Preflight) -> Iterator[Finding]:
             told = model_names.family(str(config.parent))[0] if config else None
             told = told or hub.architecture(repo, hub.token())
             known = bundle.architectures(preflight.engine, action)
-            if model_on_hub.is_refused(told, action, known):
-                message = f"{model_on_hub.in_words(told)}, expected what {preflight.engine} "
+            if models.is_refused(told, action, known):
+                message = f"{models.in_words(told)}, expected what {preflight.engine} "
                 message += f"loads: {', '.join(known)}"
                 fix = models.engine_for(action, told)
                 yield findings.error("PRE-MODEL-FAMILY", name, message, fix)

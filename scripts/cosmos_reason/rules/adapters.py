@@ -9,10 +9,9 @@ from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import ERROR, INFO
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.case import TRAINING, Case, Rule
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import MOVED, moved_to_shards
-from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec.keys import BASE_PRECISION
 from cosmos_reason.spec.values import shown
 
@@ -49,12 +48,6 @@ def is_part_of_a_layer(case: Case, entry: str) -> bool:
     family = FAMILIES.get(model_names.family(case.model)[0])
     layers = " ".join(family.linear_layers) if family else LAYERS
     return " " not in entry and LAYER_NUMBER.sub("0", entry) in layers
-
-
-def unmatched_targets(case: Case) -> list[str]:
-    if not isinstance(targets(case), list):
-        return []
-    return [entry for entry in targets(case) if not is_part_of_a_layer(case, entry)]
 
 
 def adapters_to_be_merged(case: Case):
@@ -105,7 +98,9 @@ RULES = (
     Rule(
         "SPEC-LORA-LAYERS", ERROR, TRAINING, "policy.lora.target_modules",
         "part of no layer's name",
-        lambda case: ", ".join(shown(entry) for entry in unmatched_targets(case)),
+        lambda case: isinstance(targets(case), list) and ", ".join(
+            shown(entry) for entry in targets(case) if not is_part_of_a_layer(case, entry)
+        ),
         reads=("policy.lora", "{model}"), fix=lambda case: [
             entry for entry in targets(case) if is_part_of_a_layer(case, entry)
         ] or "all-linear",

@@ -14,8 +14,8 @@ from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
-from cosmos_reason.rules import command_line, mixture, paths
-from cosmos_reason.rules.draft import Draft, absolute
+from cosmos_reason.rules import command_line, mixture
+from cosmos_reason.rules.draft import Draft, Part, absolute
 from cosmos_reason.spec import document
 
 DATASETS = "datasets"  # the key that tells such a config
@@ -63,18 +63,12 @@ def converted(table: dict, engine: str) -> tuple[dict, list[Finding]]:
     spec["dataset"] = {"system_prompt": SYSTEM_PROMPT}
     evaluation.setdefault("answer_type", "reasoning")
     spec["results_dir"] = ""
-    found = _loaders_left_out(evaluation, engine)
-    stated = _without_shares(spec)
-    for written, count in list(stated.items())[:1]:
-        found += _share_out(spec, count, written, engine)
-    if any(count != spec[GPUS] for count in stated.values()):
-        listed = ", ".join(f"{key} {value_text(count)}" for key, count in stated.items())
-        found.append(error("SPEC-KEY-TWICE", SHARES, f"got {listed}, expected one number"))
-    return spec, found
-
-
-def _without_shares(spec: dict) -> dict[str, object]:
-    """Return the keys that say how many GPUs share the model, which are taken out of the spec."""
+    found = []
+    if engine == "transformers" and "num_processes" in evaluation:
+        message = f"got {value_text(evaluation.pop('num_processes'))}, left out: engine {engine} "
+        message += "chooses its loader processes by itself"
+        found.append(info("SPEC-KEY-LEFT-OUT", "evaluation.num_processes", message))
+    # How many GPUs share the model stands in one of several places, and in none of ours.
     stated = {}
     for place in ("", "model.", "evaluation."):
         for name in (VARIABLE, VARIABLE.lower()):
@@ -83,7 +77,13 @@ def _without_shares(spec: dict) -> dict[str, object]:
             if value is not document.MISSING:
                 stated[key] = value
                 document.delete(spec, key)
-    return stated
+
+    for written, count in list(stated.items())[:1]:
+        found += _share_out(spec, count, written, engine)
+    if any(count != spec[GPUS] for count in stated.values()):
+        listed = ", ".join(f"{key} {value_text(count)}" for key, count in stated.items())
+        found.append(error("SPEC-KEY-TWICE", SHARES, f"got {listed}, expected one number"))
+    return spec, found
 
 
 def _share_out(spec: dict, count: object, written: str, engine: str) -> list[Finding]:
@@ -102,16 +102,6 @@ def _share_out(spec: dict, count: object, written: str, engine: str) -> list[Fin
         "GPU and shares out the questions"
     )
     return [info("SPEC-TRANSLATED", GPUS, message)]
-
-
-def _loaders_left_out(evaluation: dict, engine: str) -> list[Finding]:
-    if engine != "transformers" or "num_processes" not in evaluation:
-        return []
-    count = evaluation.pop("num_processes")
-    message = (
-        f"got {value_text(count)}, left out: engine {engine} chooses its loader processes by itself"
-    )
-    return [info("SPEC-KEY-LEFT-OUT", "evaluation.num_processes", message)]
 
 
 def take_environment(draft: Draft) -> None:
@@ -162,14 +152,22 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
     found = {name: _root(data, name) for name in names}
     missing = [name for name, root in found.items() if root is None]
     if missing:
-        raise _no_questions(data, missing)
+        folders = _folders(data, missing[0])
+        others = f"; nor of {', '.join(missing[1:])}" if missing[1:] else ""
+        message = (
+            f"got no questions in {' or '.join(folders)}, expected "
+            f"{missing[0]}_benchmark_qa_pairs.json or {BUILT}/ of build_dataset.py -o "
+            f"{folders[-1]}{others}"
+        )
+        where = f"{DATASETS}.{missing[0]}"
+        raise bad_input("SPEC-BENCHMARK-ROOT", where, message, _download(data))
     roots = list(found.values())
     for name, root in zip(names, roots, strict=True):
         draft.findings += _clips_missing(root, name, data)
     if len(names) == 1:
         command_line.take_root(draft, FLAG, roots[0])
         return
-    mixed = mixture.mix([paths.Part(root, 1.0) for root in roots], tags=names)
+    mixed = mixture.mix([Part(root, 1.0) for root in roots], tags=names)
     path = os.path.splitext(absolute(output))[0] + ".annotations.json"
     draft.files[path] = mixed.records
     for key, value in zip(draft.params["eval_root"], (path, mixed.media_path), strict=True):
@@ -191,17 +189,6 @@ def _root(data: str, name: str) -> str | None:
         if annotations.locate(root).is_file():
             return root
     return None
-
-
-def _no_questions(data: str, names: list[str]) -> Failure:
-    name = names[0]
-    folders = _folders(data, name)
-    others = f"; nor of {', '.join(names[1:])}" if names[1:] else ""
-    message = (
-        f"got no questions in {' or '.join(folders)}, expected {name}_benchmark_qa_pairs.json or "
-        f"{BUILT}/ of build_dataset.py -o {folders[-1]}{others}"
-    )
-    return bad_input("SPEC-BENCHMARK-ROOT", f"{DATASETS}.{name}", message, _download(data))
 
 
 def _download(data: str) -> Fix:

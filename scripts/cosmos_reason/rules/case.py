@@ -1,11 +1,14 @@
-"""A spec and what is known about where it will run: what rules look at."""
+"""A spec and what is known about where it will run, and a rule about it: a condition on such a case
+beside the text of its finding.
+
+Each subject has a module with a tuple of rules, RULES; `spec_rules` puts the tuples together."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +21,14 @@ from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.estimate.gpu_memory import geometry
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.keys import POLICY_GPUS, RANKS_OF_REPLICA, REPLICAS, ROLLOUT_GPUS
+from cosmos_reason.rules.keys import (
+    POLICY_GPUS,
+    RANKS_OF_REPLICA,
+    REPLICAS,
+    ROLLOUT_GPUS,
+    SAVE,
+    SAVE_EPOCHS,
+)
 from cosmos_reason.spec import actions, document, validation
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE
 
@@ -28,6 +38,13 @@ if TYPE_CHECKING:
 COSMOS = ("tao", "cosmos-rl")
 SMALL = 3e9  # parameters
 COUNTED_BYTES = 16 << 20  # of annotations, in a third of a second
+
+LATER = "later"  # a warning while a spec is built, an error when it is launched
+ASKED = "asked"  # a warning where answers are judged, an info elsewhere
+TRAINING = "train grpo"
+JUDGED = ("evaluate", "inference")
+MODELS = "evaluate inference quantize"
+ANY = f"{TRAINING} {MODELS}"
 
 
 @dataclass(eq=False)
@@ -62,6 +79,7 @@ class Case(dict):
         if self.gpus_per_node and self.action in actions.TRAINING:
             self.gpus = self.gpus_per_node * self.nodes
 
+    # Rules ask for hundreds of values: a call of the case costs what a dictionary's look-up does.
     __call__ = dict.get
 
     def has(self, key: str) -> bool:
@@ -196,6 +214,7 @@ class Case(dict):
         if not path.is_file():
             return None
         stat = path.stat()
+        # Size and time are part of the question: a file that is edited meanwhile is counted again.
         return _count_records(path, stat.st_size, stat.st_mtime_ns)
 
     @cached_property
@@ -209,11 +228,13 @@ class Case(dict):
             return []
         from cosmos_reason.estimate import record_tokens
 
+        # The case stays as it is: a fix is only tried here.
         full = copy.deepcopy(self.full)
         document.set_values(full, changes)
         try:
             return record_tokens.tokens_for_spec(self.facts_path, full)
         except f.Failure as failure:
+            # What is wrong with the sampling table, its own rules say; all else is for the caller.
             if failure.findings[0].id.startswith("SPEC-VISION"):
                 return []
             raise
@@ -300,9 +321,9 @@ class Case(dict):
     @property
     def save_interval(self) -> int | None:
         """Return the steps between checkpoints; None when they follow epochs of unknown length."""
-        epochs = self("train.ckpt.save_freq_in_epoch")
+        epochs = self(SAVE_EPOCHS)
         if not epochs:
-            return self("train.ckpt.save_freq")
+            return self(SAVE)
         return epochs * (self.steps_per_epoch or 0) or None
 
 
@@ -359,3 +380,39 @@ def of_sound_values(
     to be counted before everything is checked."""
     invalid = [finding.where for finding in validation.validate(action, written)]
     return Case(action, engine, sound(action, written, invalid), facts, drafted=drafted or {})
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`broken(case)` is falsy when all is well, else true, or a few words with the numbers, or
+    those and record ids.
+
+    `key` is where the finding points ("{vision}", "{model}", "{base}" and "{adapter}" are the
+    action's own), `reads` are the other keys that the condition and the fix look at: while one of
+    them is invalid, the rule is skipped. `fix` is a `Fix`, or a value for `key`, or a function of
+    the case for one of these; None when nothing is known to help.
+    """
+
+    id: str
+    severity: str
+    actions: str
+    key: str
+    reason: str
+    broken: Callable[[Case], object]
+    reads: tuple[str, ...] = ()
+    fix: object = None
+
+    def keys(self, params: dict) -> set[str]:
+        """Return all keys that the rule looks at, for the action with these `spec_params`."""
+        names = named(params)
+        keys = {key.format_map(names) for key in (self.key, *self.reads)}
+        return {key for key in keys if not key.startswith(("--", "{"))}  # no adapter, no {base}
+
+
+def named(params: dict) -> dict[str, str]:
+    """Return what stands for "{model}" and the like in the keys of rules; what an action has none
+    of stays as it is written."""
+    return {name: f"{{{name}}}" for name in ("model", "adapter", "base")} | params

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules import engine_support, paths, placeholders, resuming, shared_data
-from cosmos_reason.rules.case import Case, sound
-from cosmos_reason.rules.rule import ASKED, JUDGED, LATER, Rule, named
+from cosmos_reason.rules import models, placeholders, resuming, shared_data
+from cosmos_reason.rules.case import ASKED, JUDGED, LATER, Case, Rule, named, sound
+from cosmos_reason.rules.keys import VALIDATE_EPOCHS
 from cosmos_reason.rules.spec_rules import RULES
-from cosmos_reason.spec import actions, document, legal, validation
+from cosmos_reason.spec import actions, document, legal, names, validation
 from cosmos_reason.spec import values as spec_values
+
+CLIP_TIMES = ("video_start", "video_end")  # of qwen-vl-utils, seconds
 
 
 def check(action: str, engine: str, written: dict, *args, **known) -> list[f.Finding]:
@@ -40,7 +43,21 @@ def examined(
     `facts` is the path of dataset_facts.json; `launch` makes errors of what may still be missing in
     a draft; `drafted` holds the records of annotation files that are yet to be written.
     """
-    found, invalid = of_each_value(action, engine, written)
+    unfilled = placeholders.keys(action, written, engine)
+    found = validation.validate(action, written)
+    refused_below = {("SPEC-VALUE", key) for key in unfilled}
+    found = [one for one in found if (one.id, one.where) not in refused_below]
+    # What no rule may look at: what is refused, what a renaming will bring, which is told and not
+    # yet written, and of one rate for each part of the model none is the one to look at.
+    invalid = [finding.where for finding in found if finding.severity == f.ERROR]
+    invalid += validation.brought_by_renamings(found)
+    own = validation.trainers_own(action, written)
+    invalid += [key for key in legal.PER_PART if key in own]
+    invalid += unfilled
+    found = validation.by_cause(action, written, found)
+    if unfilled:
+        found.append(placeholders.check(action, written, unfilled))
+    # Every rule would have something to say of another action's spec, and nothing of use.
     of_another = [finding for finding in found if finding.id == "SPEC-ACTION"]
     if of_another:
         return None, of_another
@@ -48,16 +65,20 @@ def examined(
     case = Case(
         action, engine, spec, facts, gpus_per_node, nodes, launch, has_own_data, drafted or {}
     )
-    if not case.cosmos:
-        found += engine_support.trainers_own_elsewhere(case, written)
-    without_engine = engine_support.engine_findings(action, engine)
+    if own and not case.cosmos:
+        readers = "cosmos-rl" if action in actions.TRAINING else "tao"
+        message = f"got {', '.join(own)}, which engine {engine} does not apply: only {readers}"
+        fix = Fix(changes=dict.fromkeys(own))
+        found.append(f.error("SPEC-ENGINE-KEY", own[0], message, fix))
+    without_engine = engine_findings(action, engine)
     found += without_engine
+    # Without the action the engine reads no key at all, which one error has said.
     unread = set()
     if not without_engine:
-        found += engine_support.unapplied_findings(case)
-        found += engine_support.unread_vision(case)
-        unread = engine_support.unread_keys(case)
-    found += paths.unknown_uris(case)
+        found += unapplied_findings(case)
+        found += unread_vision(case)
+        unread = {key for key in document.keys(case.action) if not case.is_read(key)}
+    found += placeholders.unknown_uris(case)
     found += shared_data.of_spec(case)
     if action in actions.TRAINING and case.resumed:
         found += resuming.resumed_otherwise(case)
@@ -68,9 +89,9 @@ def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Fin
     """Return the findings of the action's rules, but for rules that look at an invalid key, and for
     those about a key that the engine does not read, which cannot harm."""
     found = []
-    names = named(case.params)
+    known = named(case.params)
     for rule in RULES:
-        if case.action not in rule.actions.split() or rule.key.format_map(names) in unread:
+        if case.action not in rule.actions.split() or rule.key.format_map(known) in unread:
             continue
         # What follows from a value that is refused is not worth telling.
         if invalid and any(
@@ -82,63 +103,109 @@ def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Fin
     return found
 
 
-def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Finding], list[str]]:
-    """Return what is wrong with single keys and values, and the keys that no rule may look at."""
-    unfilled = placeholders.keys(action, written, engine)
-    found = validation.validate(action, written)
-    refused_below = {("SPEC-VALUE", key) for key in unfilled}
-    found = [one for one in found if (one.id, one.where) not in refused_below]
-    invalid = [finding.where for finding in found if finding.severity == f.ERROR]
-    invalid += validation.brought_by_renamings(found)  # whose values are told, not yet written
-    # of one rate for each part of the model, no rule knows which to look at
-    own = validation.trainers_own(action, written)
-    invalid += [key for key in legal.PER_PART if key in own]
-    found = validation.by_cause(action, written, found)
-    if unfilled:
-        found.append(placeholders.check(action, written, unfilled))
-    return found, invalid + unfilled
-
-
 def told(rule: Rule, case: Case, detail: object) -> f.Finding:
-    """Return the finding of a rule that a case breaks; `detail` is what the rule said of it."""
+    """Return the finding of a rule that a case breaks; `detail` is what the rule said of it: words
+    with the numbers, or those and record ids."""
     words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
     key = rule.key.format_map(named(case.params))
-    message = f"got {_got(case, key, words)}: {rule.reason}"
+    value = case(key)
+    if key.startswith("--") and isinstance(words, str):
+        got = words
+    else:
+        got = "no value"
+        if value not in (None, ""):
+            shown = spec_values.shown(value)
+            got = shown if case.has(key) else f"no value (then {shown})"
+        if isinstance(words, str):
+            got += f" ({words})"
     severity = rule.severity
     if severity == LATER:
         severity = f.ERROR if case.launch else f.WARNING
     elif severity == ASKED:
         severity = f.WARNING if case.action in JUDGED else f.INFO
-    data = {"record_ids": record_ids[: f.MAX_RECORD_IDS]} if record_ids else {}
-    return f.Finding(rule.id, severity, key, message, _remedy(rule, case, key), data)
-
-
-def _got(case: Case, key: str, words: str | bool) -> str:
-    """Return the value that a message begins with, and the numbers that a rule gave, if it did."""
-    if key.startswith("--") and isinstance(words, str):
-        return words
-    value = case(key)
-    if value in (None, ""):
-        got = "no value"
-    elif case.has(key):
-        got = spec_values.shown(value)
-    else:
-        got = f"no value (then {spec_values.shown(value)})"
-    return f"{got} ({words})" if isinstance(words, str) else got
-
-
-def _remedy(rule: Rule, case: Case, key: str) -> Fix:
-    """Return the rule's fix, without changes to values that the spec has already. 20 is none to
-    20.0."""
     fix = rule.fix(case) if callable(rule.fix) else rule.fix
     if fix is None:
-        return Fix()
+        fix = Fix()
     if not isinstance(fix, Fix):
         fix = Fix(changes={key: fix})
-    # A fix that writes what is there already would be pasted for nothing.
+    # A change that writes what is there already would be pasted for nothing. 20 is none to 20.0.
     changes = {}
-    for changed, value in fix.changes.items():
+    for changed, new in fix.changes.items():
         now = case(changed)
-        if type(now) is not type(value) or now != value:
-            changes[changed] = value
-    return replace(fix, changes=changes)
+        if type(now) is not type(new) or now != new:
+            changes[changed] = new
+    data = {"record_ids": record_ids[: f.MAX_RECORD_IDS]} if record_ids else {}
+    message = f"got {got}: {rule.reason}"
+    return f.Finding(rule.id, severity, key, message, replace(fix, changes=changes), data)
+
+
+# ---- what an engine cannot do of what a spec asks for --------------------------------------------
+
+
+def engine_findings(action: str, engine: str) -> list[f.Finding]:
+    """Return an error when the engine does not have the action."""
+    engines = bundle.skill_info()["engines"]
+    able = [name for name, facts in engines.items() if action in facts["actions"]]
+    if engine in able:
+        return []
+    message = f"got {action} on engine {engine}, expected an engine that has it: {', '.join(able)}"
+    return [f.error("SPEC-ENGINE-ACTION", "--engine", message, Fix(flags={"--engine": able[0]}))]
+
+
+def unapplied_findings(case: Case) -> list[f.Finding]:
+    """Return a finding for each key that asks the engine for something it does not do.
+
+    A value asks for nothing when it is the template's, or, for a key the template leaves out, the
+    trainer's default.
+    """
+    found = []
+    schemas = document.keys(case.action)
+    template = document.template(case.action)
+    for key, value in document.items(case.action, case.written):
+        schema = schemas.get(key)
+        if schema is None or case.engine in schema["x-engines"]:
+            continue
+        ours = document.get(template, key, document.MISSING)
+        # No value of it counts steps: the template's own would be refused as well.
+        if key == VALIDATE_EPOCHS and case("validation.enable"):
+            nothing = document.MISSING
+            fix = Fix(changes={key: None})
+        elif ours is document.MISSING:
+            nothing = schema.get("default", document.MISSING)
+            fix = Fix(changes={key: None})
+        else:
+            nothing = ours
+            fix = Fix(changes={key: ours})
+        if value == nothing:
+            continue
+        able = schema.get("x-instead") or f"only {', '.join(schema['x-engines'])}"
+        got = spec_values.shown(value)
+        message = f"got {got}, which engine {case.engine} does not apply: {able}"
+        severity = f.ERROR if schema.get("x-ignoring") == "error" else f.WARNING
+        found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, fix))
+    return found
+
+
+def unread_vision(case: Case) -> list[f.Finding]:
+    """Return errors about keys of frames that nothing reads, for a training whose frames are
+    sampled here: the embedded engine, and cosmos-rl with our dataset script."""
+    if case.action not in actions.TRAINING or case.engine == "tao" or case.has_own_data:
+        return []
+    if models.has_script_of_guides(case.action, case.engine, case):
+        return []
+    table = case(case.vision.removesuffix(".")) or {}
+    unread = table.keys() - document.custom_tables(case.action)["vision"]["properties"].keys()
+    found = []
+    # The part of a clip that qwen-vl-utils would cut out: all of it would be trained on.
+    times = [name for name in CLIP_TIMES if name in unread]
+    if times:
+        message = "got a part of each clip, which only TAO's hook and scripts of your own cut out; "
+        message += "here the whole clip is trained on. build_dataset.py cuts by columns of times"
+        found.append(f.error("SPEC-ENGINE-KEY", f"{case.vision}{times[0]}", message))
+    for name in sorted(unread.difference(CLIP_TIMES)):
+        if names.near_in_custom(case.action, f"{case.vision}{name}"):
+            continue  # a misspelling, which is told as one
+        message = f"engine {case.engine} does not read it: frames are sampled here, by PyAV"
+        fix = Fix(changes={f"{case.vision}{name}": None})
+        found.append(f.error("SPEC-ENGINE-KEY", f"{case.vision}{name}", message, fix))
+    return found

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.case import TRAINING, Case, Rule
 from cosmos_reason.rules.keys import RESUMED, STEPS
-from cosmos_reason.rules.rule import TRAINING, Rule
 
 # Where states lie below a step, its run, and the output of runs.
 BELOW = ("policy", "*/policy", "checkpoints/*/policy", "*/checkpoints/*/policy")
@@ -43,21 +42,6 @@ def output_is_elsewhere(case: Case) -> bool:
     return bool(output) and not os.path.isdir(output)
 
 
-def nothing_to_resume(case: Case):
-    if case("train.resume") is not True or case.resumed:
-        return False
-    if output_is_elsewhere(case):
-        return f"{case('train.output_dir')} is no folder here; on the machine of the run it may be"
-    return True
-
-
-def incomplete_resume(case: Case):
-    folder = case("train.resume")
-    if not isinstance(folder, str) or not os.path.isdir(folder) or wrong_resume_folder(case):
-        return False
-    return case.resumed is None
-
-
 RULES = (
     # Off is the trainer's own default.
     Rule(
@@ -86,13 +70,18 @@ RULES = (
     Rule(
         "SPEC-RESUME-NOTHING", WARNING, TRAINING, "train.resume",
         "no complete checkpoint in output_dir: a fresh start",
-        nothing_to_resume,
+        lambda case: case("train.resume") is True and not case.resumed and (
+            not output_is_elsewhere(case)
+            or f"{case('train.output_dir')} is no folder here; on the machine of the run it may be"
+        ),
         reads=RESUMED, fix=lambda case: None if output_is_elsewhere(case) else False,
     ),
     Rule(
         "SPEC-RESUME-INCOMPLETE", ERROR, TRAINING, "train.resume",
         "this folder is no complete checkpoint",
-        incomplete_resume, reads=RESUMED, fix=True,
+        lambda case: isinstance(case("train.resume"), str) and os.path.isdir(case("train.resume"))
+        and not wrong_resume_folder(case) and case.resumed is None,
+        reads=RESUMED, fix=True,
     ),
     Rule(
         "SPEC-RESUME-DONE", ERROR, TRAINING, "train.resume",

@@ -17,11 +17,28 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.families import Family
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules import completion, paths, placeholders
+from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.case import COSMOS
-from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft, absolute, brief, located
-from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
-from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, exclusive
+from cosmos_reason.rules.draft import (
+    LORA,
+    TEMPLATE,
+    TRAIN_ROOT,
+    Draft,
+    absolute,
+    brief,
+    located,
+    part,
+)
+from cosmos_reason.rules.keys import (
+    GRID,
+    MINI_BATCH,
+    SAVE,
+    SAVE_EPOCHS,
+    SHARD,
+    VALIDATE,
+    VALIDATE_EPOCHS,
+    exclusive,
+)
 from cosmos_reason.rules.layout import SHARED_MEMORY, needs_all_gpus, standard_layout
 from cosmos_reason.spec import actions, document, legal, names, own_paths, values
 from cosmos_reason.spec.keys import BATCH, RATE, SHARED
@@ -43,6 +60,7 @@ def take_profile(draft: Draft, name: str) -> None:
     for key, value in profiles[name]["set"].items():
         if key == draft.params["model"]:
             value = model_names.canonical(value)
+        # The source goes with each value: whoever reads the origins can look it up.
         draft.put(key, value, f"profile {name} ({profiles[name]['source']})")
         _give_way(draft, key)
 
@@ -98,42 +116,33 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     )
     if nodes is None:
         nodes = 1
+    # GRPO needs a second GPU for its rollouts, unless these share the policy's.
     is_shared = document.get(draft.spec, "mode") == SHARED  # by a profile or an earlier spec
     one_gpu = draft.action == "grpo" and per_node * nodes == 1
     if one_gpu and not is_shared and "mode" not in draft.named:
-        _share_one_gpu(draft, origin)
+        draft.put("mode", SHARED, origin)
+        memory = "rollout.gpu_memory_utilization"
+        if memory not in draft.named:
+            draft.put(memory, SHARED_MEMORY, origin)
+        message = (
+            "one GPU: policy and rollouts share it (rollout.gpu_memory_utilization is for vllm)"
+        )
+        draft.findings.append(f.info("SPEC-GPU-SHARED", "mode", message))
     model, lora = (document.get(draft.spec, key) for key in (draft.params["model"], LORA))
     replicates = draft.engine not in COSMOS or not needs_all_gpus(model, lora)
     mode = str(document.get(draft.spec, "mode"))
     sizes = standard_layout(draft.action, per_node, nodes, mode, replicates)
-    if not _nodes_can_be_had(draft, per_node, nodes):
+    counts = bundle.skill_info()["gpu_counts_per_node"]
+    if per_node not in counts or nodes < 1:  # the launcher takes no others
+        wanted = ", ".join(map(str, counts))
+        message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of {wanted}"
+        largest = max([count for count in counts if count <= per_node], default=1)
+        fix = Fix(flags={"--gpus-per-node": largest, "--nodes": max(nodes, 1)})
+        draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
         return
     for key, value in sizes.items():
         if not any(document.overlap(key, named) for named in draft.named):
             draft.put(key, value, origin)
-
-
-def _share_one_gpu(draft: Draft, origin: str) -> None:
-    """Let policy and rollouts share the only GPU, and say so."""
-    draft.put("mode", SHARED, origin)
-    memory = "rollout.gpu_memory_utilization"
-    if memory not in draft.named:
-        draft.put(memory, SHARED_MEMORY, origin)
-    message = "one GPU: policy and rollouts share it (rollout.gpu_memory_utilization is for vllm)"
-    draft.findings.append(f.info("SPEC-GPU-SHARED", "mode", message))
-
-
-def _nodes_can_be_had(draft: Draft, per_node: int, nodes: int) -> bool:
-    """Refuse nodes of other sizes than the launcher takes; the fix is the largest below."""
-    counts = bundle.skill_info()["gpu_counts_per_node"]
-    if per_node in counts and nodes >= 1:
-        return True
-    wanted = ", ".join(map(str, counts))
-    message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of {wanted}"
-    largest = max([count for count in counts if count <= per_node], default=1)
-    fix = Fix(flags={"--gpus-per-node": largest, "--nodes": max(nodes, 1)})
-    draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
-    return False
 
 
 def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None) -> bool:
@@ -141,7 +150,10 @@ def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None
     spec."""
     gpus_key = SHARD if draft.action in actions.TRAINING else "num_gpus"
     gpus_before = _whole_number(draft.base, gpus_key)
-    nodes_before = _nodes_before(draft)
+    # The nodes of the standard layout that has as many replicas as the earlier spec.
+    nodes_before = _whole_number(draft.base, GRID + "dp_replicate_size")
+    if draft.action == "grpo" and document.get(draft.base, "mode") != SHARED:
+        nodes_before *= _whole_number(draft.base, GRID + "n_init_replicas")
     if per_node is not None and (nodes is not None or nodes_before == 1):
         return True
     if gpus_before not in bundle.skill_info()["gpu_counts_per_node"]:
@@ -153,15 +165,6 @@ def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None
     fix = Fix(flags={"--gpus-per-node": per_node, "--nodes": max(nodes or nodes_before, 1)})
     draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
     return False
-
-
-def _nodes_before(draft: Draft) -> int:
-    """Return the nodes of the standard layout that has as many replicas as the earlier spec."""
-    nodes = _whole_number(draft.base, GRID + "dp_replicate_size")
-    shares_gpus = document.get(draft.base, "mode") == SHARED
-    if draft.action == "grpo" and not shares_gpus:
-        nodes *= _whole_number(draft.base, GRID + "n_init_replicas")
-    return nodes
 
 
 def _whole_number(table: dict, key: str) -> int:
@@ -262,14 +265,15 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
 def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
     """Take one root as it is; several, or a share of one, as one annotation file beside the spec,
     which is written with it. Raises Failure."""
-    flag = paths.TRAIN_ROOT
-    parts = [paths.part(root) for root in roots]
+    flag = TRAIN_ROOT
+    parts = [part(root) for root in roots]
     keys = draft.params.get("train_root")
     if not keys or (len(parts) == 1 and parts[0].share == 1):
         take_root(draft, flag, roots[0])
         return
     from cosmos_reason.rules import mixture  # imports every reader of datasets
 
+    # The trainers read one annotation file: several roots become one beside the spec.
     mixed = mixture.mix(parts)
     path = os.path.splitext(absolute(output))[0] + ".train_annotations.json"
     draft.files[path] = mixed.records
@@ -314,7 +318,7 @@ def look_for_paths(draft: Draft) -> None:
         if not is_input or not isinstance(path, str) or not path.startswith("/"):
             continue
         is_mentioned = any(found.startswith(path) for found in missing)
-        is_mentioned = is_mentioned or placeholders.is_one(path, is_path=True)
+        is_mentioned = is_mentioned or placeholders.is_placeholder(path, is_path=True)
         if is_mentioned or os.path.exists(path) or path in draft.files:
             continue
         missing.append(path)
@@ -322,7 +326,7 @@ def look_for_paths(draft: Draft) -> None:
 
 
 def _warn_of_absence(draft: Draft, path: str) -> None:
-    if os.path.exists(path) or placeholders.is_one(path, is_path=True):
+    if os.path.exists(path) or placeholders.is_placeholder(path, is_path=True):
         return
     message = "not visible from this machine; fine if it is from where the job runs"
     draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", path, message))
@@ -368,7 +372,14 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
         allowed = list(dict.fromkeys([*document.extra_keys(draft.spec), *extra]))
         draft.put("custom.extra_keys", allowed, "--allow-extra-key")
     for name in unset:
-        _unset(draft, name)
+        key = names.full_name(draft.action, name)
+        flag = f"--unset {shlex.quote(name)}"
+        if key == LORA and draft.flags.get("--tuning") == "--tuning lora":
+            draft.named[LORA] = "--tuning lora"  # which else lets its keys be set
+        if draft.name(key, flag) and not document.delete(draft.spec, key):
+            there = [known for known, _ in document.items(draft.action, draft.spec)]
+            message = f"got a key that is not in the spec.{f.did_you_mean(key, there)}"
+            draft.refuse("SPEC-UNSET", key, message, f"drop {brief(flag)}")
     for setting in settings:
         name, equals, written = setting.partition("=")
         flag = f"--set {shlex.quote(setting)}"
@@ -395,17 +406,6 @@ def take_changes(draft: Draft, changes: Mapping[str, object]) -> None:
             draft.named[key] = f"--set {key}"
             draft.put(key, located(draft, key, value), f"--set {key}")
             _give_way(draft, key)
-
-
-def _unset(draft: Draft, name: str) -> None:
-    key = names.full_name(draft.action, name)
-    flag = f"--unset {shlex.quote(name)}"
-    if key == LORA and draft.flags.get("--tuning") == "--tuning lora":
-        draft.named[LORA] = "--tuning lora"  # which else lets its keys be set
-    if draft.name(key, flag) and not document.delete(draft.spec, key):
-        hint = f.did_you_mean(key, [there for there, _ in document.items(draft.action, draft.spec)])
-        message = f"got a key that is not in the spec.{hint}"
-        draft.refuse("SPEC-UNSET", key, message, f"drop {brief(flag)}")
 
 
 def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> None:

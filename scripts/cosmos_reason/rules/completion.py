@@ -51,9 +51,17 @@ def completed(
     if actions.other_than(action, spec):
         return copy.deepcopy(spec), []
     whole, translations = images.translated(action, spec)
-    _leave_out_what_is_empty(action, whole)
+    # An empty text says nothing where a key that may be absent wants more than that.
+    for key, schema in document.keys(action).items():
+        is_needless = "default" not in schema and schema.get("minLength")
+        if is_needless and document.get(whole, key) == "":
+            document.delete(whole, key)
     if action not in actions.TRAINING:
-        return whole, translations + _results(action, whole, kept)
+        if not ("results_dir" in kept or "results_dir" in whole):
+            whole["results_dir"] = ""
+            message = "got no value, wrote an empty one: results go into the folder of the job"
+            translations.append(findings.info("SPEC-COMPLETED", "results_dir", message))
+        return whole, translations
     spec = copy.deepcopy(whole)
     kept = set(kept)
     if any(key not in document.keys(action) for key, _ in document.items(action, spec)):
@@ -76,24 +84,12 @@ def completed(
         message = f"got no value, wrote the trainer's own: {', '.join(defaults)}"
         found.insert(0, findings.info("SPEC-COMPLETED", "spec", message))
     found += _validation(action, whole, kept)
-    found += _frames(action, whole, kept) + _counted_sizes(whole)
+    found += _frames(action, whole, kept)
+    for key in COUNTED:
+        if document.get(whole, key) == -1:
+            document.set_value(whole, key, 1)
+            found.append(_written(key, 1, ONE_GPU, got="-1"))
     return whole, translations + found + _floor_of_pixels(action, whole, kept)
-
-
-def _leave_out_what_is_empty(action: str, whole: dict) -> None:
-    """Leave out an empty text where a key that may be absent wants more than that."""
-    for key, schema in document.keys(action).items():
-        is_needless = "default" not in schema and schema.get("minLength")
-        if is_needless and document.get(whole, key) == "":
-            document.delete(whole, key)
-
-
-def _results(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
-    if "results_dir" in kept or "results_dir" in whole:
-        return []
-    whole["results_dir"] = ""
-    message = "got no value, wrote an empty one: results go into the folder of the job"
-    return [findings.info("SPEC-COMPLETED", "results_dir", message)]
 
 
 def _left_out(action: str, spec: dict) -> list[tuple[str, dict]]:
@@ -165,7 +161,10 @@ def _frames(action: str, whole: dict, kept: Collection[str]) -> list[findings.Fi
         return []
     if vision.keys() & {"nframes", "fps"} or any(document.overlap(table, key) for key in kept):
         return []
-    if not _is_of_guides(whole):
+    # A spec for a dataset script of Cosmos-Reason's guides counts frames as that script does.
+    name = document.get(whole, "train.train_policy.dataset.name")
+    is_named = isinstance(name, str) and name.startswith("nvidia/Cosmos-Reason1-")
+    if not is_named and not isinstance(document.get(whole, OF_GUIDES), dict):
         key = f"{table}.nframes"
         value = document.get(document.template(action), key)
         document.set_value(whole, key, value)
@@ -179,23 +178,6 @@ def _frames(action: str, whole: dict, kept: Collection[str]) -> list[findings.Fi
     for name, value in values.items():
         document.set_value(whole, f"{table}.{name}", value)
         found.append(_written(f"{table}.{name}", value, GUIDES))
-    return found
-
-
-def _is_of_guides(whole: dict) -> bool:
-    """Return whether a spec was written for a dataset script of Cosmos-Reason's guides."""
-    name = document.get(whole, "train.train_policy.dataset.name")
-    if isinstance(name, str) and name.startswith("nvidia/Cosmos-Reason1-"):
-        return True
-    return isinstance(document.get(whole, OF_GUIDES), dict)
-
-
-def _counted_sizes(whole: dict) -> list[findings.Finding]:
-    found = []
-    for key in COUNTED:
-        if document.get(whole, key) == -1:
-            document.set_value(whole, key, 1)
-            found.append(_written(key, 1, ONE_GPU, got="-1"))
     return found
 
 

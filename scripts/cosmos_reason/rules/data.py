@@ -10,9 +10,17 @@ from pathlib import Path
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import steps
-from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import LOADERS, PREFETCH, SAVE_INTERVAL, STEPS
-from cosmos_reason.rules.rule import LATER, TRAINING, Rule
+from cosmos_reason.rules.case import LATER, TRAINING, Case, Rule
+from cosmos_reason.rules.keys import (
+    LOADERS,
+    PREFETCH,
+    SAVE,
+    SAVE_EPOCHS,
+    SAVE_INTERVAL,
+    STEPS,
+    VALIDATE,
+    VALIDATE_EPOCHS,
+)
 from cosmos_reason.spec.keys import DROP_LAST, OF_GUIDES, RESPONSE_MODE, TRAIN_ANNOTATIONS
 
 NAME_OF_GUIDES = "train.train_policy.dataset.name"
@@ -24,15 +32,6 @@ VALIDATION_DATA = ("custom.val_dataset.annotation_path", "validation.dataset.nam
 
 def has_validation_data(case: Case) -> bool:
     return any(case(key) for key in VALIDATION_DATA)
-
-
-def data_for_validation(case: Case) -> Fix:
-    """Return a dataset of ours; a share that is said, where the trainer's own reader would split
-    one."""
-    is_split_anyway = case.cosmos and case(NAME_OF_GUIDES) and not case(TRAIN_ANNOTATIONS)
-    if is_split_anyway:
-        return Fix(changes={SPLIT: 0.1})
-    return Fix(flags={"--eval-root": "DIR"})
 
 
 def validation_without_data(case: Case):
@@ -59,23 +58,23 @@ def validate_or_ask_nothing(case: Case) -> Fix:
 def validate_at_saves(case: Case) -> Fix:
     """Return the fix that validates when saving; it changes how often is saved only where both
     count steps."""
-    epochs = case("train.ckpt.save_freq_in_epoch")
+    epochs = case(SAVE_EPOCHS)
     if not epochs:
-        return Fix(changes={"train.ckpt.save_freq": case("validation.freq")})
+        return Fix(changes={SAVE: case(VALIDATE)})
     if case.engine == "tao":
-        return Fix(changes={"validation.freq_in_epoch": epochs})
-    return Fix(changes={"validation.freq": case.save_interval} if case.save_interval else {})
+        return Fix(changes={VALIDATE_EPOCHS: epochs})
+    return Fix(changes={VALIDATE: case.save_interval} if case.save_interval else {})
 
 
 def saves_between_validations(case: Case):
     both = case("validation.enable") and case("train.ckpt.enable_checkpoint")
-    if not both or not case.cosmos or case.has("validation.freq_in_epoch"):
+    if not both or not case.cosmos or case.has(VALIDATE_EPOCHS):
         return False
     if case.action == "train" and steps.first_validation_beyond_run(case):
         return False  # SPEC-VALIDATION-NEVER says it, and saving as late would save nothing
     if not case.save_interval:
         return "steps of an epoch are not known without --dataset-facts of check_dataset.py"
-    if case.save_interval % case("validation.freq"):
+    if case.save_interval % case(VALIDATE):
         return f"saves every {case.save_interval} steps"
     return None
 
@@ -84,13 +83,6 @@ def loggers_with_effect(case: Case) -> list[str]:
     """Return console and what else was asked for and has an effect."""
     without = {"console"} if case.engine == "tao" else {"console", "tao"}
     return ["console", *(name for name in case("logging.logger") if name not in without)]
-
-
-def loggers_without_effect(case: Case):
-    given = set(case("logging.logger"))
-    if case.cosmos:
-        return given != set(loggers_with_effect(case))
-    return "tao" in given
 
 
 def saved_on_disk(theirs) -> str | None:
@@ -133,22 +125,6 @@ def data_of_guides(case: Case) -> Fix:
     return Fix(changes=changes)
 
 
-def train_reasoning(case: Case) -> Fix | str:
-    """Return a change of the key where the engine applies it, else data whose answers hold it."""
-    if case.engine != "cosmos-rl":
-        return "think"
-    source = case(TRAIN_ANNOTATIONS) or "DIR"
-    command = f"scripts/build_dataset.py {shlex.quote(source)} -o data-thinking"
-    return Fix(command=command)
-
-
-def reasoning_left_out(case: Case):
-    reasoned = case.facts and case.facts.get("reasoning_beside")
-    if reasoned and case(RESPONSE_MODE) == "answer" and not case.has_other_facts:
-        return f"{reasoned} of {case.facts['records']} records have it"
-    return None
-
-
 RULES = (
     Rule(
         "SPEC-VALIDATION-DATA", ERROR, TRAINING, "custom.val_dataset.annotation_path",
@@ -156,7 +132,10 @@ RULES = (
         "a trainer would split off a tenth of the training data by itself",
         validation_without_data,
         reads=("validation.enable", SPLIT, *VALIDATION_DATA, TRAIN_ANNOTATIONS, NAME_OF_GUIDES),
-        fix=data_for_validation,
+        # Where the trainer's own reader would split a share off, the fix says which.
+        fix=lambda case: Fix(changes={SPLIT: 0.1})
+        if case.cosmos and case(NAME_OF_GUIDES) and not case(TRAIN_ANNOTATIONS)
+        else Fix(flags={"--eval-root": "DIR"}),
     ),
     Rule(
         "SPEC-VALIDATION-OFF", WARNING, TRAINING, "validation.enable",
@@ -185,11 +164,11 @@ RULES = (
     ),
     # cosmos-rl ranks a save only when a validation ran at that very step.
     Rule(
-        "SPEC-BEST", WARNING, TRAINING, "validation.freq",
+        "SPEC-BEST", WARNING, TRAINING, VALIDATE,
         "best is found only when every save (save_freq, save_freq_in_epoch) falls on a validation",
         saves_between_validations,
         reads=(
-            "validation.enable", "validation.freq_in_epoch", "train.ckpt.enable_checkpoint", *STEPS,
+            "validation.enable", VALIDATE_EPOCHS, "train.ckpt.enable_checkpoint", *STEPS,
             *SAVE_INTERVAL,
         ),
         fix=validate_at_saves,
@@ -209,7 +188,9 @@ RULES = (
     Rule(
         "SPEC-LOGGER", WARNING, TRAINING, "logging.logger",
         "console reports the steps; tao means nothing outside NVIDIA's container",
-        loggers_without_effect, fix=loggers_with_effect,
+        lambda case: set(case("logging.logger")) != set(loggers_with_effect(case))
+        if case.cosmos else "tao" in case("logging.logger"),
+        fix=loggers_with_effect,
     ),
     Rule(
         "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
@@ -221,6 +202,14 @@ RULES = (
     Rule(
         "SPEC-REASONING", WARNING, "train", RESPONSE_MODE,
         "reasoning beside the answers is not trained; think trains it, hybrid both forms",
-        reasoning_left_out, reads=(TRAIN_ANNOTATIONS,), fix=train_reasoning,
+        lambda case: (reasoned := (case.facts or {}).get("reasoning_beside"))
+        and case(RESPONSE_MODE) == "answer" and not case.has_other_facts
+        and f"{reasoned} of {case.facts['records']} records have it",
+        # cosmos-rl does not apply the key: there the answers of the data have to hold it.
+        reads=(TRAIN_ANNOTATIONS,), fix=lambda case: "think"
+        if case.engine != "cosmos-rl"
+        else Fix(command=shlex.join([
+            "scripts/build_dataset.py", case(TRAIN_ANNOTATIONS) or "DIR", "-o", "data-thinking",
+        ])),
     ),
 )  # fmt: skip

@@ -2,22 +2,23 @@
 the way.
 
 `inherited` fills it from an earlier spec or job, `command_line` from the words of build_spec;
-`engine_switch` fits it to its engine.
+`fitting` gives it what its data, its engine and the length of the run ask for.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import placeholders
 from cosmos_reason.rules.keys import exclusive
-from cosmos_reason.rules.paths import WINDOWS_PATH
 from cosmos_reason.spec import actions, document, names
 from cosmos_reason.spec.keys import BATCH
 
@@ -25,6 +26,10 @@ LORA = "policy.lora"
 TEMPLATE = "template"  # the origin of values that nobody chose
 LONG_FLAG = 200  # characters
 KEPT_OF_LONG_FLAG = 50  # say which one is meant
+TRAIN_ROOT = "--train-root"
+# What follows the last colon of a root that is no folder here; an address has only a number there.
+SHARE = re.compile(r"(.+):([^:/\\]*)")
+SHARE_OF_ADDRESS = re.compile(r"(.+://.+):([\d.]+)")
 
 
 @dataclass
@@ -127,6 +132,7 @@ def contradicted(draft: Draft, changes: Mapping[str, object]) -> str:
         if value is None or not other or other in changes:
             continue
         is_there = document.get(draft.spec, other, document.MISSING) is not document.MISSING
+        # The template's value gives way without a word: nobody chose it.
         is_chosen = not draft.origins.get(other, TEMPLATE).startswith(TEMPLATE)
         if other in draft.named or (is_there and is_chosen and not is_of_line):
             return other
@@ -156,7 +162,22 @@ def pasteable(draft: Draft, fix: Fix) -> Fix:
     way for it."""
     if fix.command:
         return fix
-    given = _flags_in_the_way(draft, fix)
+    given = []  # flags of the command line that say something about the same keys
+    for key in fix.changes:
+        given += _flags_about(draft, [key])
+    model = [draft.params["model"]]
+    keys_of = {"--tuning": [LORA], "--global-batch": [BATCH]}
+    keys_of |= {"--model": model, "--parent-job": model}
+    for flag, value in fix.flags.items():  # a root has several keys
+        root = flag.removeprefix("--").replace("-", "_")
+        keys = keys_of.get(flag) or draft.params.get(root, [])
+        about_same_keys = _flags_about(draft, keys)
+        if value == "lora":  # what sets a part of the adapter stays
+            about_same_keys = [said for key, said in draft.named.items() if key in keys]
+        given += about_same_keys
+        if not about_same_keys and flag in draft.flags:
+            given.append(draft.flags[flag])
+    given = list(dict.fromkeys(given))
     if not given:
         return fix
     old = " ".join(brief(flag) for flag in given)
@@ -164,7 +185,9 @@ def pasteable(draft: Draft, fix: Fix) -> Fix:
         inside = [named for named in draft.named if named.startswith(f"{key}.")]
         if value is None and inside and _was_in_base(draft, key):
             return Fix()  # what the flags say below a table of the spec would be lost with it
-    if _only_gives_back(draft, given, fix):
+    # A fix that only writes again what --unset took away.
+    was_there = all(document.get(draft.base, key) == value for key, value in fix.changes.items())
+    if not fix.flags and was_there and all(flag.startswith("--unset") for flag in given):
         return Fix(command=f"drop {old}")
     # Dropping the flag that set a key takes the key away; --unset would then find nothing.
     changes = {}
@@ -172,38 +195,14 @@ def pasteable(draft: Draft, fix: Fix) -> Fix:
         is_undone = value is None and _flags_about(draft, [key]) and not _was_in_base(draft, key)
         if not is_undone:
             changes[key] = value
-    if changes or fix.flags:
-        changes = {_as_written(draft, key): value for key, value in changes.items()}
-        return Fix(command=f"replace {old} with", changes=changes, flags=fix.flags)
-    return Fix(command=f"drop {old}")
-
-
-def _as_written(draft: Draft, key: str) -> str:
-    """Return a key by the name that the user's --set has for it."""
-    given = draft.named.get(key, "").removeprefix("--set ").lstrip("'")
-    written = given.partition("=")[0]
-    return written if names.full_name(draft.action, written) == key else key
-
-
-def _only_gives_back(draft: Draft, given: list[str], fix: Fix) -> bool:
-    """Return whether a fix writes again what --unset took away, and nothing else."""
-    was_there = [document.get(draft.base, key) == value for key, value in fix.changes.items()]
-    return not fix.flags and all(was_there) and all(flag.startswith("--unset") for flag in given)
-
-
-def _flags_in_the_way(draft: Draft, fix: Fix) -> list[str]:
-    given = []
-    for key in fix.changes:
-        given += _flags_about(draft, [key])
-    for flag in fix.flags:
-        keys = _keys_set_by(draft, flag)
-        about_same_keys = _flags_about(draft, keys)
-        if fix.flags[flag] == "lora":  # what sets a part of the adapter stays
-            about_same_keys = [given for key, given in draft.named.items() if key in keys]
-        given += about_same_keys
-        if not about_same_keys and flag in draft.flags:
-            given.append(draft.flags[flag])
-    return list(dict.fromkeys(given))
+    if not changes and not fix.flags:
+        return Fix(command=f"drop {old}")
+    as_written = {}  # each key by the name that the user's --set has for it
+    for key, value in changes.items():
+        written = draft.named.get(key, "").removeprefix("--set ").lstrip("'").partition("=")[0]
+        is_same = names.full_name(draft.action, written) == key
+        as_written[written if is_same else key] = value
+    return Fix(command=f"replace {old} with", changes=as_written, flags=fix.flags)
 
 
 def _flags_about(draft: Draft, keys: list[str]) -> list[str]:
@@ -214,17 +213,6 @@ def _flags_about(draft: Draft, keys: list[str]) -> list[str]:
         if any(document.overlap(key, named) for key in keys):
             about.append(given)
     return about
-
-
-def _keys_set_by(draft: Draft, flag: str) -> list[str]:
-    """Return the keys that a flag of a fix is about; a root has several."""
-    if flag == "--tuning":
-        return [LORA]
-    if flag == "--global-batch":
-        return [BATCH]
-    if flag in ("--model", "--parent-job"):
-        return [draft.params["model"]]
-    return draft.params.get(flag.removeprefix("--").replace("-", "_"), [])
 
 
 def _was_in_base(draft: Draft, key: str) -> bool:
@@ -240,9 +228,9 @@ def _was_in_base(draft: Draft, key: str) -> bool:
 def absolute(written: str) -> str:
     """Return a local path as an absolute one; empty text, URIs, and what the rules refuse (paths of
     Windows, words that stand for a path) stay."""
-    if not written or "://" in written or WINDOWS_PATH.match(written):
+    if not written or "://" in written or placeholders.WINDOWS_PATH.match(written):
         return written
-    if placeholders.is_one(written, is_path=True):
+    if placeholders.is_placeholder(written, is_path=True):
         return written
     return os.path.abspath(os.path.expanduser(written))
 
@@ -253,6 +241,28 @@ def located(draft: Draft, key: str, value):
     kind = document.keys(draft.action).get(key, {}).get("x-path")
     if not kind or not isinstance(value, str) or not value or value.lower() in ("true", "false"):
         return value
-    if kind == "model" and not placeholders.is_one(value, is_path=True):
+    if kind == "model" and not placeholders.is_placeholder(value, is_path=True):
         return draft.attempt(model_names.canonical, value, key) or value
     return absolute(value)
+
+
+class Part(NamedTuple):
+    """A dataset root as it was written, and the share of its records to take."""
+
+    root: str
+    share: float
+
+
+def part(written: str) -> Part:
+    """Read `ROOT` or `ROOT:SHARE`. Raises Failure for a share that is none."""
+    match = (SHARE_OF_ADDRESS if "://" in written else SHARE).fullmatch(written)
+    if not match or os.path.isdir(written):
+        return Part(written, 1.0)
+    try:
+        share = float(match[2])
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:  # of nan too
+        message = f"got the share {match[2]!r} of {match[1]}, expected one above 0 and at most 1"
+        raise f.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
+    return Part(match[1], share)

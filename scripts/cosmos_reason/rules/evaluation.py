@@ -7,8 +7,7 @@ import os
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.rule import LATER, MODELS, Rule
+from cosmos_reason.rules.case import LATER, MODELS, Case, Rule
 from cosmos_reason.spec import quantizing
 
 DEFAULT_SAMPLES, FEW_SAMPLES = 512, 64
@@ -50,13 +49,6 @@ def reads_records(case: Case) -> bool:
     return case.engine == "tao" or is_calibrated(case)
 
 
-def default_samples(case: Case) -> int | None:
-    """Return the usual number of calibration records, or all there are; None where these are few,
-    too."""
-    most = min(DEFAULT_SAMPLES, case.records or DEFAULT_SAMPLES)
-    return most if most >= FEW_SAMPLES else None
-
-
 def few_samples(case: Case) -> str | bool:
     """Return whether few records calibrate; words where the data has fewer than were asked for."""
     wanted = case(quantizing.SAMPLES)
@@ -64,13 +56,6 @@ def few_samples(case: Case) -> str | bool:
     if not reads_records(case) or used >= FEW_SAMPLES:
         return False
     return f"the data has {used} records" if used < wanted else True
-
-
-def more_samples_than_records(case: Case) -> str | None:
-    wanted = case(quantizing.SAMPLES)
-    if is_calibrated(case) and case.records and wanted > case.records >= FEW_SAMPLES:
-        return f"the data has {case.records} records, so {case.records} are used"
-    return None
 
 
 RULES = (
@@ -153,12 +138,16 @@ RULES = (
     Rule(
         "SPEC-CALIBRATION-FEW", WARNING, "quantize", quantizing.SAMPLES,
         "enough to try it out only",
-        few_samples, reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=default_samples,
+        few_samples, reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=lambda case: most
+        if (most := min(DEFAULT_SAMPLES, case.records or DEFAULT_SAMPLES)) >= FEW_SAMPLES
+        else None,
     ),
     Rule(
         "SPEC-CALIBRATION-MANY", WARNING, "quantize", quantizing.SAMPLES,
         "each record is taken once",
-        more_samples_than_records,
+        lambda case: (wanted := case(quantizing.SAMPLES)) and is_calibrated(case)
+        and wanted > (case.records or 0) >= FEW_SAMPLES
+        and f"the data has {case.records} records, so {case.records} are used",
         reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=lambda case: case.records,
     ),
     Rule(

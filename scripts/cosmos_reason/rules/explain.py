@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import value_text
-from cosmos_reason.rules.rule import Rule
+from cosmos_reason.rules.case import Rule
 from cosmos_reason.rules.spec_rules import RULES, other_checks
 from cosmos_reason.spec import document, values
 from cosmos_reason.spec.actions import places
@@ -20,26 +20,10 @@ from cosmos_reason.spec.names import word as word_of_others
 WORDS = Path(__file__).with_name("words.yaml")
 MOST_LINES = 20
 MOST_CONNECTIONS = 8
-STOP_WORDS = set(
-    [
-        "a",
-        "an",
-        "and",
-        "at",
-        "by",
-        "for",
-        "in",
-        "is",
-        "of",
-        "on",
-        "or",
-        "per",
-        "the",
-        "to",
-        "what",
-        "with",
-    ]
-)
+STOP_WORDS = {
+    "a", "an", "and", "at", "by", "for", "in", "is", "of", "on", "or", "per", "the", "to", "what",
+    "with",
+}  # fmt: skip
 
 
 def explain(word: str, action: str | None = None) -> str:
@@ -47,22 +31,45 @@ def explain(word: str, action: str | None = None) -> str:
     with `word`."""
     word = word.strip()
     profiles = bundle.skill_info()["profiles"]
-    checks = _checks(word)
+    checks = {
+        rule.id: f"{rule.id} ({rule.severity}; {rule.actions})\n  {rule.key}: {rule.reason}"
+        for rule in RULES
+    }
+    if word.startswith("SPEC-"):
+        other = other_checks()
+        checks |= {id: f"{id}\n  {reason}" for id, reason in other["checks"].items()}
+        for former, id in other["merged"].items():
+            checks[former] = f"{former} is {id} now\n{checks[id]}"
     if word == "profiles":
-        return _list_of_profiles(profiles)
+        lines = []
+        for name, profile in profiles.items():
+            source = profile["source"]
+            if not source.startswith("this project"):  # --explain NAME tells the rest
+                source = re.sub(r" \([^)]*\)|;.*", "", source)
+            lines.append(f"{name} ({profile['action']}): {source}")
+        return "\n".join(lines)
     if word in profiles:
-        return _profile(word, profiles[word])
+        profile = profiles[word]
+        lines = [f"--profile {word} ({profile['action']}): {profile['source']}"]
+        for told in ("address", "asks", "metric", "open"):  # of published evaluations
+            if told in profile:
+                lines.append(f"  {told}: {profile[told]}")
+        lines += [f"  {key} = {value_text(value)}" for key, value in profile["set"].items()]
+        return "\n".join(lines)
     if word in checks:
         return checks[word]
     text = _said(word, action)
     if text:
         return text
-    known = [*_names_of_keys(), *profiles, *checks, *(" ".join(way) for way in _ways())]
+    known = [*profiles, *checks, *(" ".join(way) for way in _ways())]
+    for name in bundle.ACTIONS:
+        known += bundle.skill_info()["shorthand"][name]
+        known += [part for key in document.keys(name) for part in (key, last_part(key))]
     message = (
         f"got {word!r}, expected a key, part of one, a short name, a profile, the id of a check "
         "(--list-rules) or a word of training."
     )
-    hint = findings.did_you_mean(word, known)
+    hint = findings.did_you_mean(word, dict.fromkeys(known))
     raise findings.bad_input("SPEC-EXPLAIN", "--explain", message + hint)
 
 
@@ -70,13 +77,20 @@ def _said(word: str, action: str | None) -> str:
     """Return what the table of words says of exactly this one, else the keys that it names, else
     what the table says of a part of it."""
     row = _ways().get(tuple(_split(word)))
-    if row and not _is_key(word):
+    short = "_".join(word.lower().split())
+    shorthand = bundle.skill_info()["shorthand"]
+    if row and not any(
+        word in document.keys(name) or short in shorthand[name] for name in bundle.ACTIONS
+    ):
         return _in_words([row])
     text = _keys_about(word, [action]) if action else ""
     text = text or _keys_about(word, list(bundle.ACTIONS))
     if text or word.startswith("SPEC-"):
         return text
-    return _in_words(_rows_about(word))
+    words = _split(word)
+    found = {way: row for way, row in _ways().items() if _holds(words, way)}
+    longest = max(map(len, found), default=0)
+    return _in_words([row for way, row in found.items() if len(way) == longest])
 
 
 # ---- words that people say -----------------------------------------------------------------------
@@ -86,21 +100,6 @@ def said_of(key: str) -> str:
     """Return what the table of words says of the last part of a key that no spec has, "" for
     nothing."""
     return _ways().get(tuple(_split(document.last_part(key))), {}).get("say", "")
-
-
-def _is_key(word: str) -> bool:
-    """Return whether it is the whole name of a key, or a short one."""
-    short = "_".join(word.lower().split())
-    shorthand = bundle.skill_info()["shorthand"]
-    return any(word in document.keys(name) or short in shorthand[name] for name in bundle.ACTIONS)
-
-
-def _rows_about(asked: str) -> list[dict]:
-    """Return the rows with the longest way to say something that stands in what was asked."""
-    words = _split(asked)
-    found = {way: row for way, row in _ways().items() if _holds(words, way)}
-    longest = max(map(len, found), default=0)
-    return [row for way, row in found.items() if len(way) == longest]
 
 
 def _in_words(rows: list[dict]) -> str:
@@ -139,39 +138,6 @@ def _line_of(key: str) -> str:
 
 
 # ---- profiles and checks -------------------------------------------------------------------------
-
-
-def _list_of_profiles(profiles: dict[str, dict]) -> str:
-    lines = []
-    for name, profile in profiles.items():
-        source = profile["source"]
-        if not source.startswith("this project"):  # --explain NAME tells the rest
-            source = re.sub(r" \([^)]*\)|;.*", "", source)
-        lines.append(f"{name} ({profile['action']}): {source}")
-    return "\n".join(lines)
-
-
-def _profile(name: str, profile: dict) -> str:
-    lines = [f"--profile {name} ({profile['action']}): {profile['source']}"]
-    for told in ("address", "asks", "metric", "open"):  # of published evaluations
-        if told in profile:
-            lines.append(f"  {told}: {profile[told]}")
-    lines += [f"  {key} = {value_text(value)}" for key, value in profile["set"].items()]
-    return "\n".join(lines)
-
-
-def _checks(word: str) -> dict[str, str]:
-    """Return id -> text of the rules, and, when the word looks like an id, of the other checks."""
-    checks = {
-        rule.id: f"{rule.id} ({rule.severity}; {rule.actions})\n  {rule.key}: {rule.reason}"
-        for rule in RULES
-    }
-    if word.startswith("SPEC-"):
-        other = other_checks()
-        checks |= {id: f"{id}\n  {reason}" for id, reason in other["checks"].items()}
-        for former, id in other["merged"].items():
-            checks[former] = f"{former} is {id} now\n{checks[id]}"
-    return checks
 
 
 # ---- which keys a word is about ------------------------------------------------------------------
@@ -217,44 +183,26 @@ def _namesakes(key: str, word: str) -> str:
     return "".join(f"\n  in {', '.join(names)}: {other}" for other, names in others.items())
 
 
-def _names_of_keys() -> set[str]:
-    """Return the keys of all actions, the last parts of them, and their short names."""
-    names = set()
-    for action in bundle.ACTIONS:
-        names |= bundle.skill_info()["shorthand"][action].keys()
-        for key in document.keys(action):
-            names |= {key, last_part(key)}
-    return names
-
-
 def _search(word: str, actions: list[str]) -> list[str]:
-    """Keys below the prefix `word`, else keys that take it as a value or have its words in their
-    name, else keys whose name, description and short names have all of its words."""
+    """Return keys below the prefix `word`, else keys that take it as a value or have its words in
+    their name, else keys whose name, description and short names have all of its words."""
     schemas: dict[str, dict] = {}
     for action in reversed(actions):
         schemas |= document.keys(action)
-    below = [key for key in schemas if key.startswith(f"{word.rstrip('.')}.")]
+    found = [key for key in schemas if key.startswith(f"{word.rstrip('.')}.")]
     asked = tuple(part for part in _split(word) if part not in STOP_WORDS)
-    found = below if below or not asked else _with_words(word, asked, schemas, actions)
+    if not found and asked:
+        for key, schema in schemas.items():
+            if word in [str(value).lower() for value in schema.get("enum", ())]:
+                found.append(key)
+        found += [key for key in schemas if key not in found and _holds(_split(key), asked)]
+    if not found and asked:
+        for key in schemas:
+            description = document.keys(_actions(key)[0])[key]["description"]
+            said = _split(" ".join([key, description, *_short_names(key, actions)]))
+            if set(asked) <= set(said):
+                found.append(key)
     return [_line_of(key) for key in found]
-
-
-def _with_words(
-    word: str, asked: tuple[str, ...], schemas: dict[str, dict], actions: list[str]
-) -> list[str]:
-    taking = []
-    for key, schema in schemas.items():
-        if word in [str(value).lower() for value in schema.get("enum", ())]:
-            taking.append(key)
-    in_name = [key for key in schemas if _holds(_split(key), asked)]
-    found = list(dict.fromkeys([*taking, *in_name]))
-    return found or [key for key in schemas if set(asked) <= set(_said_of(key, actions))]
-
-
-def _said_of(key: str, actions: list[str]) -> list[str]:
-    """Return the words of a key's name, description and short names."""
-    description = document.keys(_actions(key)[0])[key]["description"]
-    return _split(" ".join([key, description, *_short_names(key, actions)]))
 
 
 def _short_names(key: str, actions: list[str]) -> list[str]:
@@ -274,12 +222,23 @@ def _actions(key: str) -> list[str]:
 
 
 def _key(key: str, actions: list[str]) -> str:
-    schema = document.keys(actions[0])[key]
+    """Return what the schema says of a key, its value in the templates, and the keys and rules that
+    move with it."""
+    known = document.keys(actions[0])
+    schema = known[key]
+    default = "no default"
+    if "default" in schema:
+        default = "off" if schema["default"] is None else value_text(schema["default"])
+    in_templates = []
+    for action in actions:
+        value = document.get(document.template(action), key, document.MISSING)
+        if value is not document.MISSING:
+            in_templates.append(f"{value_text(value)} ({action})")
     lines = [
         f"{key} ({', '.join(actions)})",
         f"  {schema['description']}",
         f"  takes: {values.expected(schema)}",
-        f"  when absent: {_default(schema)}; template: {_in_templates(key, actions)}",
+        f"  when absent: {default}; template: {', '.join(in_templates) or 'leaves it out'}",
     ]
     if "popular" in schema:
         popular = ", ".join(value_text(value) for value in schema["popular"])
@@ -290,56 +249,22 @@ def _key(key: str, actions: list[str]) -> str:
     instead = f" ({schema['x-instead']})" if "x-instead" in schema else ""
     lines.append(f"  engines: {', '.join(schema['x-engines'])}{instead}")
     if schema.get("automl_enabled"):
-        lines.append(f"  searched by AutoML: {_search_space(schema)}")
-    connections = _moves_with(key, actions[0]) + _rules_about(key, actions)
-    return "\n".join(lines + [f"  {line}" for line in connections[:MOST_CONNECTIONS]])
-
-
-def _default(schema: dict) -> str:
-    if "default" not in schema:
-        return "no default"
-    return "off" if schema["default"] is None else value_text(schema["default"])
-
-
-def _in_templates(key: str, actions: list[str]) -> str:
-    """Return the values in the actions' templates."""
-    found = []
-    for action in actions:
-        value = document.get(document.template(action), key, document.MISSING)
-        if value is not document.MISSING:
-            found.append(f"{value_text(value)} ({action})")
-    return ", ".join(found) or "leaves it out"
-
-
-def _search_space(schema: dict) -> str:
-    """Return what AutoML searches, for all weights and for adapters."""
-    space = schema["enum"] if "enum" in schema else schema["automl_range"]
-    text = value_text(space)
-    if "automl_range_lora" in schema:
-        text += f", with adapters {value_text(schema['automl_range_lora'])}"
-    if "automl_scale" in schema:
-        text += " (log scale)"
-    return text
-
-
-def _moves_with(key: str, action: str) -> list[str]:
-    """Return what is set together with the key."""
-    known = document.keys(action)
+        space = schema["enum"] if "enum" in schema else schema["automl_range"]
+        text = value_text(space)
+        if "automl_range_lora" in schema:
+            text += f", with adapters {value_text(schema['automl_range_lora'])}"
+        if "automl_scale" in schema:
+            text += " (log scale)"
+        lines.append(f"  searched by AutoML: {text}")
+    connections = []
     tied = [other for other, schema in known.items() if schema.get("depends_on") == key]
-    if "depends_on" in known[key]:
-        tied.append(known[key]["depends_on"])
-    lines = []
+    if "depends_on" in schema:
+        tied.append(schema["depends_on"])
     if tied:
-        lines.append(f"moves with: {', '.join(tied)}")
-    lora = bundle.skill_info()["tuning"]["lora"].get(action, {})
+        connections.append(f"moves with: {', '.join(tied)}")
+    lora = bundle.skill_info()["tuning"]["lora"].get(actions[0], {})
     if key in lora:
-        lines.append(f"--tuning lora: {value_text(lora[key])}")
-    return lines
-
-
-def _rules_about(key: str, actions: list[str]) -> list[str]:
-    """Return the rules that point at the key or name it in their reason."""
-    lines = []
+        connections.append(f"--tuning lora: {value_text(lora[key])}")
     for rule in RULES:
         with_rule = [action for action in actions if action in rule.actions.split()]
         if not with_rule:
@@ -347,8 +272,8 @@ def _rules_about(key: str, actions: list[str]) -> list[str]:
         where = rule.key.format(**places(with_rule[0]))
         if where == key or _is_named(key, where, rule, actions[0]):
             scope = "" if with_rule == actions else f" ({rule.actions} only)"
-            lines.append(f"{rule.id}: {last_part(where)}: {rule.reason}{scope}")
-    return lines
+            connections.append(f"{rule.id}: {last_part(where)}: {rule.reason}{scope}")
+    return "\n".join(lines + [f"  {line}" for line in connections[:MOST_CONNECTIONS]])
 
 
 def _is_named(key: str, where: str, rule: Rule, action: str) -> bool:
@@ -358,6 +283,7 @@ def _is_named(key: str, where: str, rule: Rule, action: str) -> bool:
     table, _, leaf = key.rpartition(".")
     if not re.search(rf"\b{re.escape(leaf)}\b", rule.reason):
         return False
+    # A last part that several keys have means one of them only where its table is told too.
     namesakes = [name for name in document.keys(action) if last_part(name) == leaf]
     in_same_table = where.rpartition(".")[0] == table
     return len(namesakes) == 1 or in_same_table or (table != "" and f"{table} " in rule.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cosmos_reason.base import files
 from cosmos_reason.base.texts import shortened
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import WARMUP
+from cosmos_reason.rules.keys import SAVE, VALIDATE, WARMUP
 from cosmos_reason.spec import actions, values
 from cosmos_reason.spec.keys import BATCH, RATE
 
@@ -21,11 +21,37 @@ def table(case: Case, uses_gpus: bool = True) -> str:
     rows = {"model": model, "data": _data(case)}
     unknown = []
     if case.action in actions.TRAINING:
-        rows["tuning"] = _tuning(case)
-        rows["length"] = f"{', '.join(_length(case))}; {_learning_rate(case)}"
-        rows["saves"] = _intervals(case)
+        rows["tuning"] = "all weights"
+        if case.has("policy.lora"):
+            layers = case("policy.lora.target_modules")
+            named = layers if isinstance(layers, str) else " ".join(layers or ())
+            alpha, dropout = case("policy.lora.lora_alpha"), case("policy.lora.lora_dropout")
+            rows["tuning"] = (
+                f"LoRA of rank {case('policy.lora.r')}, alpha {values.shown(alpha)}, dropout "
+                f"{values.shown(dropout)}, on {shortened(named, SHOWN_OF_A_VALUE)}"
+            )
+        warmup = case(WARMUP)
+        rise = f"{warmup:.0%} of the steps" if isinstance(warmup, float) else f"{warmup} steps"
+        rows["length"] = (
+            f"{', '.join(_length(case))}; learning rate {values.shown(case(RATE))}, "
+            f"{case('train.optm_decay_type') or 'no'} decay, warm-up {rise}"
+        )
+        rows["saves"] = "nothing"
+        if case("train.ckpt.enable_checkpoint"):
+            kept = case("train.ckpt.max_keep")
+            number = kept if kept and kept > 0 else "all"
+            rows["saves"] = f"every {_interval(case, SAVE)}, keeps {number}"
+            if case("validation.enable"):
+                rows["saves"] += f", validates every {_interval(case, VALIDATE)}"
         if case.action == "grpo":
-            rows["rollouts"] = _rollouts(case)
+            rewards = case("train.train_policy.reward_function")
+            rows["rollouts"] = (
+                f"{case('rollout.n_generation')} a prompt, "
+                f"up to {case('rollout.max_response_length')} tokens, "
+                f"KL {values.shown(case('train.train_policy.kl_beta'))}; "
+                f"rewards {rewards if isinstance(rewards, str) else ', '.join(rewards or ())}; "
+                f"{case('mode')}"
+            )
         longest = case("policy.model_max_length")
         if case.action == "train" and not case.steps:
             unknown.append("steps")
@@ -33,13 +59,21 @@ def table(case: Case, uses_gpus: bool = True) -> str:
         rows["scheme"] = f"{_scheme(case)}, smoothing {case('quantize.smoothing_strength'):g}"
         longest = case("quantize.max_sequence_length")
     else:
-        rows["answers"] = _generation(case)
+        rows["answers"] = (
+            f"up to {case('generation.max_tokens')} tokens, "
+            f"temperature {case('generation.temperature'):g}"
+        )
+        if case("evaluation.answer_type"):
+            rows["answers"] += f", {case('evaluation.answer_type')}"
         longest = case("model.max_length")
     clips = [*_sampling(case), *([f"up to {longest} tokens a record"] if longest else [])]
     rows["clips"] = ", ".join(clips)
     if case.tokens:
         measured = max(record.total for record in case.tokens)
-        rows["clips"] += f"; the longest has {measured} ({_counted(case)})"
+        # Which of the two it was decides how far the number can be trusted.
+        method = (case.facts.get("text_tokens") or {}).get("method", "")
+        counted = "counted with the tokenizer" if method.startswith("tokenizer") else "estimated"
+        rows["clips"] += f"; the longest has {measured} (text {counted})"
     elif actions.data_keys(case.action):
         unknown.append("lengths of the records")
     if uses_gpus:
@@ -54,50 +88,17 @@ def _data(case: Case) -> str:
     if case.action == "inference":
         return files.from_here(case("media") or "")
     keys, held_out = actions.data_keys(case.action), actions.validation_keys(case.action)
-    text = _dataset(case(keys.annotations))
-    if case.records is not None:
-        text += f" ({case.records:,} records)"
-    if held_out and case(held_out.annotations):
-        word = "measured by" if case.action == "quantize" else "validated on"
-        is_used = case.action == "quantize" or case("validation.enable")
-        text += f", {word if is_used else 'not validated on'} "
-        text += _dataset(case(held_out.annotations))
-    return text
-
-
-def _dataset(annotations: str) -> str:
-    return files.from_here(annotations or "none").removesuffix("/annotations.json")
-
-
-def _tuning(case: Case) -> str:
-    if not case.has("policy.lora"):
-        return "all weights"
-    targets = case("policy.lora.target_modules")
-    named = targets if isinstance(targets, str) else " ".join(targets or ())
-    alpha, dropout = case("policy.lora.lora_alpha"), case("policy.lora.lora_dropout")
-    return (
-        f"LoRA of rank {case('policy.lora.r')}, alpha {values.shown(alpha)}, dropout "
-        f"{values.shown(dropout)}, on {shortened(named, SHOWN_OF_A_VALUE)}"
+    read = [case(keys.annotations), case(held_out.annotations) if held_out else None]
+    first, second = (
+        files.from_here(path or "none").removesuffix("/annotations.json") for path in read
     )
-
-
-def _learning_rate(case: Case) -> str:
-    warmup = case(WARMUP)
-    rise = f"{warmup:.0%} of the steps" if isinstance(warmup, float) else f"{warmup} steps"
-    decay = case("train.optm_decay_type") or "no"
-    return f"learning rate {values.shown(case(RATE))}, {decay} decay, warm-up {rise}"
-
-
-def _intervals(case: Case) -> str:
-    """Return when it saves and validates."""
-    if not case("train.ckpt.enable_checkpoint"):
-        return "nothing"
-    words = [f"every {_interval(case, 'train.ckpt.save_freq')}"]
-    kept = case("train.ckpt.max_keep")
-    words.append(f"keeps {kept}" if kept and kept > 0 else "keeps all")
-    if case("validation.enable"):
-        words.append(f"validates every {_interval(case, 'validation.freq')}")
-    return ", ".join(words)
+    if case.records is not None:
+        first += f" ({case.records:,} records)"
+    if not read[1]:
+        return first
+    if case.action == "quantize":
+        return f"{first}, measured by {second}"
+    return f"{first}, {'' if case('validation.enable') else 'not '}validated on {second}"
 
 
 def _interval(case: Case, key: str) -> str:
@@ -107,33 +108,10 @@ def _interval(case: Case, key: str) -> str:
     return "epoch" if epochs == 1 else f"{epochs} epochs"
 
 
-def _rollouts(case: Case) -> str:
-    rewards = case("train.train_policy.reward_function")
-    named = [rewards] if isinstance(rewards, str) else rewards or ()
-    parts = [f"{case('rollout.n_generation')} a prompt"]
-    parts.append(f"up to {case('rollout.max_response_length')} tokens")
-    parts.append(f"KL {values.shown(case('train.train_policy.kl_beta'))}")
-    return f"{', '.join(parts)}; rewards {', '.join(named)}; {case('mode')}"
-
-
-def _generation(case: Case) -> str:
-    parts = [f"up to {case('generation.max_tokens')} tokens"]
-    parts.append(f"temperature {case('generation.temperature'):g}")
-    if case("evaluation.answer_type"):
-        parts.append(case("evaluation.answer_type"))
-    return ", ".join(parts)
-
-
 def _scheme(case: Case) -> str:
     wanted = case("quantize.num_calibration_samples")
     samples = min(wanted, case.records or wanted)  # each record counts once at most
     return f"{case('quantize.quantization_scheme')}, {samples} calibration samples"
-
-
-def _counted(case: Case) -> str:
-    method = (case.facts.get("text_tokens") or {}).get("method", "")
-    is_counted = method.startswith("tokenizer")
-    return "text counted with the tokenizer" if is_counted else "text estimated"
 
 
 def of_spec(case: Case, uses_gpus: bool = True) -> str:
@@ -204,20 +182,13 @@ def size_of_training(case: Case) -> str:
     if case.incomplete_batch:
         epochs += f"; {case.incomplete_batch}"
     text = f"{_batch(case)}, {case.steps} steps ({epochs})"
-    late = _done_only_at_the_end(case)
-    return f"{text}; {' and '.join(late)} at the last step only" if late else text
-
-
-def _done_only_at_the_end(case: Case) -> list[str]:
-    """Return what a training of known steps does at no step before its last."""
+    late = []  # what is done at no step before the last
     saves, validates = case("train.ckpt.enable_checkpoint"), case("validation.enable")
-    words = {"saves": ("train.ckpt.save_freq", saves), "validates": ("validation.freq", validates)}
-    found = []
-    for word, (key, is_done) in words.items():
+    for word, key, is_done in (("saves", SAVE, saves), ("validates", VALIDATE, validates)):
         interval = case(key)
         epochs = case(f"{key}_in_epoch")
         if epochs and case.steps_per_epoch:
             interval = epochs * case.steps_per_epoch
         if is_done and interval and interval >= case.steps:
-            found.append(word)
-    return found
+            late.append(word)
+    return f"{text}; {' and '.join(late)} at the last step only" if late else text

@@ -19,14 +19,7 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft, brief
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.resuming import differences
-from cosmos_reason.spec import (
-    actions,
-    cosmos_framework,
-    document,
-    flat_configs,
-    images,
-    origins,
-)
+from cosmos_reason.spec import actions, cosmos_framework, document, flat_configs, images, origins
 from cosmos_reason.spec.values import shown
 
 STEP = re.compile(r"(?:step|epoch)_\d+")
@@ -43,7 +36,7 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     `asked`: keys that the command line sets.
     """
     table = document.load(Path(file))
-    if draft.action in actions.TRAINING and flat_configs.is_one(table):
+    if draft.action in actions.TRAINING and flat_configs.is_flat_config(table):
         said = dict.fromkeys(asked, "") | draft.flags
         options = {"given": draft.spec_given, "said": said, "action": draft.action}
         draft.findings.append(flat_configs.refusal(file, table, **options))
@@ -77,6 +70,7 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     given = draft.spec_given
     fix = Fix(command=f"drop {given}")
     kept = _view_worth_keeping(draft, table, asked)
+    # An empty system message is none: it need not be said again.
     kept = {key: value for key, value in kept.items() if value != ""}
     if kept:
         fix = Fix(command=f"replace {given} with", changes=kept)
@@ -118,7 +112,13 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
         return
     checkpoint = _model_of(draft, folder, record)
     if record["action"] == "quantize":
-        _take_quantized(draft, folder, record, model_given)
+        # Asked as its parent job was trained; what is not known of that, take_training says.
+        draft.follows = Path(checkpoint)
+        if not model_given:
+            draft.put(draft.params["model"], checkpoint, origin)
+        trained = as_trained.quantized_training(folder, record)
+        if trained:
+            _take_view(draft, trained, origin)
         return
     parent = job_folder.here(folder, document.load(folder / "spec.toml"))
     if not model_given:
@@ -147,19 +147,6 @@ def _model_of(draft: Draft, folder: Path, record: dict) -> str:
     raise findings.bad_input("SPEC-PARENT", folder, message, _ask_for_status(folder))
 
 
-def _take_quantized(draft: Draft, folder: Path, record: dict, model_given: bool) -> None:
-    """Take the model, asked as that of its parent job was trained; what is not known of that,
-    `model_folder.take_training` says."""
-    model = record["evidence"]["checkpoint"]
-    origin = f"parent job {folder.name}"
-    draft.follows = Path(model)
-    if not model_given:
-        draft.put(draft.params["model"], model, origin)
-    trained = as_trained.quantized_training(folder, record)
-    if trained:
-        _take_view(draft, trained, origin)
-
-
 def _ask_for_status(folder: Path) -> Fix:
     return Fix(command=shlex.join(["scripts/launch_job.py", "status", os.path.abspath(folder)]))
 
@@ -174,7 +161,11 @@ def _resume(draft: Draft, folder: Path, record: dict, newest_resume: Callable, o
     if state == "COMPLETE":
         model = str(document.get(record, "evidence.checkpoint"))
         draft.finished = model
-        policy = _policy_beside(Path(model))
+        folder_of_model = Path(model)
+        policy = None  # what cosmos-rl saved together with .../safetensors/step_N
+        if folder_of_model.parent.name == "safetensors" and STEP.fullmatch(folder_of_model.name):
+            states = folder_of_model.parents[1] / "checkpoints"
+            policy = str(states / folder_of_model.name / "policy")
         message = f"got a job whose model is {shown(model)}, expected .../safetensors/step_N"
     else:
         policy = newest_resume(folder, record)
@@ -195,15 +186,8 @@ def _resume(draft: Draft, folder: Path, record: dict, newest_resume: Callable, o
         draft.refuse("SPEC-RESUME-OTHER", "--engine", message, Fix(flags={"--engine": engine}))
     draft.overlay(job_folder.here(folder, document.load(folder / "spec.toml")), origin)
     draft.put("train.resume", policy, origin)
+    # What the command line changes after this is compared with it (compare_with_resumed).
     draft.resumed = copy.deepcopy(draft.spec)
-
-
-def _policy_beside(model: Path) -> str | None:
-    """Return the folder to resume from that cosmos-rl saved together with
-    .../safetensors/step_N."""
-    if model.parent.name != "safetensors" or not STEP.fullmatch(model.name):
-        return None
-    return str(model.parents[1] / "checkpoints" / model.name / "policy")
 
 
 def _take_last_model(draft: Draft, checkpoint: str, is_adapter: bool, origin: str) -> None:
@@ -222,7 +206,13 @@ def _take_last_model(draft: Draft, checkpoint: str, is_adapter: bool, origin: st
 
 def _take_view(draft: Draft, parent: dict, origin: str) -> None:
     """Ask the model as it was trained: same frames, same pixels, same system message."""
-    before = _view_of_config(draft)
+    before = {}  # how a Reason1 config wants the model asked; a training's own view replaces others
+    if draft.benchmarks:
+        table, prompt = draft.params["vision"], draft.params["system_prompt"]
+        before[prompt] = document.get(draft.spec, prompt, "")
+        for name, value in document.get(draft.spec, table, {}).items():
+            before[f"{table}.{name}"] = value
+    # The whole table goes: a key that training did not have would change what is seen.
     document.delete(draft.spec, draft.params["vision"])
     draft.trained = actions.trained_view(parent, draft.action)
     gave_way = []
@@ -239,18 +229,6 @@ def _take_view(draft: Draft, parent: dict, origin: str) -> None:
         draft.put(key, value, origin)
 
 
-def _view_of_config(draft: Draft) -> dict[str, object]:
-    """Return how a Reason1 evaluation config wants the model asked; nothing of another spec, which
-    the training's own view always replaces."""
-    if not draft.benchmarks:
-        return {}
-    table, prompt = draft.params["vision"], draft.params["system_prompt"]
-    view = {prompt: document.get(draft.spec, prompt, "")}
-    for name, value in document.get(draft.spec, table, {}).items():
-        view[f"{table}.{name}"] = value
-    return view
-
-
 # ---- an output folder that no job here recorded --------------------------------------------------
 
 
@@ -258,8 +236,18 @@ def _take_output(draft: Draft, folder: Path, model_given: bool) -> None:
     """Take the last model of an output, or the one that the folder itself is. How it was trained is
     read from the files around it (`model_folder.take_training`)."""
     if draft.action == "train":
-        raise _only_with_its_spec(draft, folder)
+        message = "got no job of this skill, expected one: another run continues with its own spec"
+        resume = run_outputs.newest_resume(folder)
+        fix = Fix()
+        if resume:
+            fix = Fix(
+                command=f"replace {draft.flags['--parent-job']} with",
+                flags={"--spec": "FILE"},
+                changes={"train.resume": str(resume.absolute())},
+            )
+        raise findings.bad_input("SPEC-PARENT", folder, message, fix)
     model, is_chosen = _model_meant(folder.resolve())
+    # No job says how it was trained: the files around the model may.
     draft.follows = model
     origin = f"train output {folder}"
     if model_given:
@@ -269,19 +257,6 @@ def _take_output(draft: Draft, folder: Path, model_given: bool) -> None:
         return
     is_adapter = run_outputs.kind(model) == run_outputs.ADAPTER
     _take_last_model(draft, str(model), is_adapter, origin)
-
-
-def _only_with_its_spec(draft: Draft, folder: Path) -> findings.Failure:
-    message = "got no job of this skill, expected one: another run continues with its own spec"
-    resume = run_outputs.newest_resume(folder)
-    fix = Fix()
-    if resume:
-        fix = Fix(
-            command=f"replace {draft.flags['--parent-job']} with",
-            flags={"--spec": "FILE"},
-            changes={"train.resume": str(resume.absolute())},
-        )
-    return findings.bad_input("SPEC-PARENT", folder, message, fix)
 
 
 def _model_meant(folder: Path) -> tuple[Path, bool]:

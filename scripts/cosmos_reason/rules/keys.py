@@ -18,6 +18,9 @@ POLICY_SIZES = (
 ROLLOUT_SIZES = ("n_init_replicas", "tp_size", "pp_size", "dp_shard_size")
 
 WARMUP, WARMUP_EPOCHS = "train.optm_warmup_steps", "train.optm_warmup_epochs"
+# Intervals in steps, and in epochs, which win where both are written.
+SAVE, VALIDATE = "train.ckpt.save_freq", "validation.freq"
+SAVE_EPOCHS, VALIDATE_EPOCHS = f"{SAVE}_in_epoch", f"{VALIDATE}_in_epoch"
 MINI_BATCH = "train.train_policy.mini_batch"
 LOADERS = "train.train_policy.dataloader_num_workers"
 DEVICE = "custom.transformers_engine.device"
@@ -31,7 +34,7 @@ RANKS_OF_REPLICA = (SHARD, GRID + "dp_replicate_size")  # the sizes that the emb
 RANKS = (REPLICAS, *RANKS_OF_REPLICA)
 STEPS_PER_EPOCH = (TRAIN_ANNOTATIONS, RESPONSE_MODE, BATCH, DROP_LAST, *RANKS)
 STEPS = ("train.epoch", "train.max_num_steps", *STEPS_PER_EPOCH)
-SAVE_INTERVAL = ("train.ckpt.save_freq_in_epoch", "train.ckpt.save_freq", *STEPS_PER_EPOCH)
+SAVE_INTERVAL = (SAVE_EPOCHS, SAVE, *STEPS_PER_EPOCH)
 RESUMED = ("train.resume", "train.output_dir")
 
 

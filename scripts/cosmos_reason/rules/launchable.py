@@ -1,11 +1,14 @@
-"""What this version launches: each action with which engine on which platform (`launched` in
-skill_info.yaml)."""
+"""What this version launches: each action with which engine on which platform, on how many nodes
+(`launched`, `several_nodes` and `gpu_counts_per_node` in skill_info.yaml)."""
 
 from __future__ import annotations
+
+import math
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec import actions
 
 BY_HAND = "; the spec is one for `cosmos-rl --config SPEC DATASET_SCRIPT`, where that is installed"
 
@@ -14,10 +17,23 @@ def ways(action: str | None = None) -> list[tuple[str, str]]:
     """Return (engine, platform) of all that is launched, or of what is launched of one action."""
     found = []
     for engine, facts in bundle.skill_info()["engines"].items():
-        for platform, actions in facts["launched"].items():
-            if action is None or action in actions:
+        for platform, able in facts["launched"].items():
+            if action is None or action in able:
                 found.append((engine, platform))
     return found
+
+
+def nodes(asked: int | None, needed: int) -> int:
+    """Return the nodes that were asked for, else as few as hold `needed` GPUs."""
+    most = max(bundle.skill_info()["gpu_counts_per_node"])
+    return asked or max(1, math.ceil(needed / most))
+
+
+def platforms_of_several(action: str, engine: str) -> list[str]:
+    """Return the platforms that launch a training of the engine on several nodes."""
+    if action not in actions.TRAINING:
+        return []
+    return list(bundle.skill_info()["engines"][engine].get("several_nodes", {}))
 
 
 def check(platform: str, engine: str, action: str, is_site: bool = False) -> list[Finding]:
@@ -36,6 +52,7 @@ def check(platform: str, engine: str, action: str, is_site: bool = False) -> lis
         message += BY_HAND
     if is_site:
         able = [way for way in able if way[1] == platform] or [(engine, platform)]
+    # The engine is kept before the platform: the spec was written for it.
     near_engine, near_platform = max(able, key=lambda way: (way[0] == engine, way[1] == platform))
     flags = {}
     if near_engine != engine:

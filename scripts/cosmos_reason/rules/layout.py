@@ -9,18 +9,11 @@ from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate.gpu_memory import geometry
-from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import (
-    GRID,
-    POLICY_GPUS,
-    POLICY_SIZES,
-    ROLLOUT,
-    ROLLOUT_GPUS,
-    SHARD,
-)
-from cosmos_reason.rules.rule import TRAINING, Rule
+from cosmos_reason.rules.case import TRAINING, Case, Rule
+from cosmos_reason.rules.keys import GRID, POLICY_GPUS, POLICY_SIZES, ROLLOUT, ROLLOUT_GPUS, SHARD
 from cosmos_reason.spec.keys import BATCH, SHARED
 
+STAGES, TENSOR, REPLICATED = (GRID + size for size in ("pp_size", "tp_size", "dp_replicate_size"))
 PRODUCT = " x ".join(POLICY_SIZES)
 LARGE = 20e9  # parameters of a model whose states no node of 8 GPUs holds well
 # Of the GPU's memory, for rollouts beside a policy; on GPUs of their own the template's 0.7.
@@ -69,6 +62,7 @@ def standard_layout(
 
 def layout_for_gpus(case: Case) -> Fix:
     """Return the standard layout, with 1 for every other size."""
+    # One GPU cannot be divided between policy and rollouts: no layout is a fix.
     if case.action == "grpo" and case("mode") == "disaggregated" and case.gpus < 2:
         return Fix()
     keys = [*POLICY_GPUS, *ROLLOUT_GPUS] if case.action == "grpo" else POLICY_GPUS
@@ -101,18 +95,6 @@ def moved_to_shards(size: str) -> Callable:
         return Fix(changes=dict.fromkeys(keys, 1) | {SHARD: shards})
 
     return fix
-
-
-def in_pipeline(case: Case) -> bool:
-    return case("policy.parallelism.pp_size") > 1
-
-
-def in_tensor_parallel(case: Case) -> bool:
-    return case("policy.parallelism.tp_size") > 1
-
-
-def replicated(case: Case) -> bool:
-    return case("policy.parallelism.dp_replicate_size") > 1
 
 
 SIZED = ("policy.lora", "{model}")  # what decides how far a model is sharded
@@ -193,20 +175,20 @@ RULES = (
     Rule(
         "SPEC-QWEN3-PIPELINE", ERROR, TRAINING, GRID + "pp_size",
         f"pipeline stages do not exist for {DEFAULT.title} models",
-        lambda case: in_pipeline(case) and case.is_wrapped,
+        lambda case: case(STAGES) > 1 and case.is_wrapped,
         reads=MOVED, fix=moved_to_shards("pp_size"),
     ),
     Rule(
         "SPEC-REPLICATE-GRPO", ERROR, "grpo", GRID + "dp_replicate_size",
         "cosmos-rl ends a grpo run with more than 1; n_init_replicas gives as many",
-        replicated, reads=(GRID + "n_init_replicas",),
+        lambda case: case(REPLICATED) > 1, reads=(GRID + "n_init_replicas",),
         fix=lambda case: moved(case, GRID, "dp_replicate_size", "n_init_replicas"),
     ),
     # The trainer's words for it are "DDP has not supported > 1D parallelism".
     Rule(
         "SPEC-REPLICATE-1D", ERROR, "train", SHARD,
         "replicas with tp_size above 1 need sharding too",
-        lambda case: case(SHARD) <= 1 and replicated(case) and in_tensor_parallel(case)
+        lambda case: case(SHARD) <= 1 and case(REPLICATED) > 1 and case(TENSOR) > 1
         and case.is_wrapped,
         reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"),
         fix=moved_to_shards("tp_size"),
@@ -215,33 +197,33 @@ RULES = (
     Rule(
         "SPEC-PIPELINE-REPLICATE", ERROR, "train", GRID + "dp_replicate_size",
         "excludes pp_size above 1",
-        lambda case: in_pipeline(case) and replicated(case),
+        lambda case: case(STAGES) > 1 and case(REPLICATED) > 1,
         reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
     ),
     # The trainer checks this and the offload below only where there are stages.
     Rule(
         "SPEC-PIPELINE-MICRO", ERROR, TRAINING, GRID + "pp_micro_batch_size",
         "must divide train_batch_per_replica",
-        lambda case: in_pipeline(case)
+        lambda case: case(STAGES) > 1
         and case(BATCH) % case("policy.parallelism.pp_micro_batch_size"),
         reads=(GRID + "pp_size", BATCH), fix=1,
     ),
     Rule(
         "SPEC-PIPELINE-OFFLOAD", ERROR, TRAINING, "train.fsdp_offload",
         "offload and pp_size above 1 exclude each other",
-        lambda case: in_pipeline(case) and case("train.fsdp_offload"),
+        lambda case: case(STAGES) > 1 and case("train.fsdp_offload"),
         reads=(GRID + "pp_size",), fix=False,
     ),
     Rule(
         "SPEC-PIPELINE-LORA", ERROR, TRAINING, GRID + "pp_size",
         "LoRA models with pipeline stages cannot be exported",
-        lambda case: in_pipeline(case) and case("policy.lora"),
+        lambda case: case(STAGES) > 1 and case("policy.lora"),
         reads=("policy.lora", *MOVED), fix=moved_to_shards("pp_size"),
     ),
     Rule(
         "SPEC-EXPERT-TENSOR", ERROR, TRAINING, GRID + "ep_size",
         "ep_size and tp_size exclude each other",
-        lambda case: case("policy.parallelism.ep_size") > 1 and in_tensor_parallel(case),
+        lambda case: case("policy.parallelism.ep_size") > 1 and case(TENSOR) > 1,
         reads=(GRID + "tp_size",), fix=1,
     ),
     Rule(

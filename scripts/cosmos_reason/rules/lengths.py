@@ -7,10 +7,9 @@ import math
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.case import TRAINING, Case, Rule
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
-from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec import actions, quantizing
 from cosmos_reason.spec.keys import BATCH, TRAIN_ANNOTATIONS
 
@@ -33,10 +32,8 @@ def too_long(case: Case):
     if not long:
         return None
     worst = max(record.total for record in long)
-    return (
-        f"{len(long)} of {len(case.tokens)} records have up to {worst} tokens",
-        [record.id for record in long],
-    )
+    words = f"{len(long)} of {len(case.tokens)} records have up to {worst} tokens"
+    return words, [record.id for record in long]
 
 
 def longer_max_length(case: Case) -> int | Fix | None:
@@ -47,6 +44,7 @@ def longer_max_length(case: Case) -> int | Fix | None:
     needed = math.ceil((longest + room) / 1024) * 1024
     if needed <= max(limit, DEFAULT_LENGTH):
         return needed
+    # Text cannot get shorter; what is left of the sequence is for frames, with a tenth to spare.
     left = limit - room - max(record.total - record.vision for record in case.tokens)
     budget = {case.vision + "total_pixels": max(1, int(0.9 * left)) * case.token_side**2}
     for changes in (budget, budget | {case.vision + "min_pixels": None}):
@@ -72,17 +70,11 @@ def loader_gib(case: Case) -> float:
 def fewer_batches(case: Case) -> Fix:
     from cosmos_reason.estimate import record_tokens
 
+    # One batch ahead may be little enough; else none is read ahead.
     ready = case(LOADERS) * (case(PREFETCH) or record_tokens.TORCH_PREFETCH)
     if loader_gib(case) / ready <= LOADER_GIB:
         return Fix(changes={LOADERS: 1, PREFETCH: 1})
     return Fix(changes={LOADERS: 0, PREFETCH: None})
-
-
-def loaders_beyond_memory(case: Case):
-    gib = loader_gib(case)
-    if gib > LOADER_GIB:
-        return f"{LOADERS} x it: up to {gib:.0f} GiB of decoded frames on each rank"
-    return None
 
 
 def short_length(case: Case):
@@ -110,13 +102,6 @@ def length_of_positions(case: Case) -> int | None:
     return positions if longest + room <= positions else None
 
 
-def records_beyond_positions(case: Case):
-    detail = beyond_positions(case)
-    if detail and are_lengths_known(case) and length_of_positions(case):
-        return ""
-    return detail
-
-
 RULES = (
     Rule(
         "SPEC-LENGTH-SAMPLE", ERROR, TRAINING, "policy.model_max_length",
@@ -138,7 +123,9 @@ RULES = (
     ),
     Rule(
         "SPEC-LOADER-MEMORY", WARNING, "train", PREFETCH, "host memory may not suffice",
-        loaders_beyond_memory, reads=(LOADERS, BATCH, *TOKENS), fix=fewer_batches,
+        lambda case: (gib := loader_gib(case)) > LOADER_GIB
+        and f"{LOADERS} x it: up to {gib:.0f} GiB of decoded frames on each rank",
+        reads=(LOADERS, BATCH, *TOKENS), fix=fewer_batches,
     ),
     Rule(
         "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
@@ -161,6 +148,8 @@ RULES = (
     Rule(
         "SPEC-LENGTH-POSITIONS-TRAIN", WARNING, "train", "policy.model_max_length",
         "longer records would be trained at positions that the model never learned",
-        records_beyond_positions, reads=TOKENS, fix=length_of_positions,
+        lambda case: (detail := beyond_positions(case))
+        and not (are_lengths_known(case) and length_of_positions(case)) and detail,
+        reads=TOKENS, fix=length_of_positions,
     ),
 )  # fmt: skip

@@ -47,6 +47,7 @@ def _changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
     # Flags and commands have effects beyond the spec, which --fix does not promise.
     if not is_wanted or finding.severity == f.INFO or fix.flags or fix.command:
         return {}
+    # A fix that is not sure holds a value to be chosen.
     changes = dict(fix.changes) if fix.sure else {}
     if finding.id in NAMES:  # a renaming does not write over what the spec says under the new name
         for key, value in fix.changes.items():
@@ -60,7 +61,11 @@ def _changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
 def _mended(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> f.Finding:
     """Apply the changes; the finding that tells them, a warning when a value was only taken
     away."""
-    was = _was(draft, finding, changes)
+    before = document.get(draft.spec, finding.where, document.MISSING)
+    was = "no value" if before is document.MISSING else shown(before)
+    gone = [key for key, value in changes.items() if value is None]
+    if len(gone) > 1:  # each is told by its name
+        was = ", ".join(f"{key} = {shown(document.get(draft.spec, key))}" for key in gone)
     for key, value in changes.items():
         if value is None:
             document.delete(draft.spec, key)
@@ -73,12 +78,3 @@ def _mended(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> f.F
         return f.info("SPEC-FIXED", finding.where, f"got {was}, wrote {', '.join(written)}")
     message = f"got {was}, took it away: no trainer reads it"
     return f.warning("SPEC-FIXED", finding.where, message, Fix())
-
-
-def _was(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> str:
-    """Return what is there before the changes; by name where several keys are taken away."""
-    gone = [key for key, value in changes.items() if value is None]
-    if len(gone) > 1:
-        return ", ".join(f"{key} = {shown(document.get(draft.spec, key))}" for key in gone)
-    before = document.get(draft.spec, finding.where, document.MISSING)
-    return "no value" if before is document.MISSING else shown(before)

@@ -8,7 +8,6 @@ import posixpath
 import random
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import files, findings
@@ -20,7 +19,7 @@ from cosmos_reason.data.records import MEDIA_KEYS, id_and_media, parse
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import s3
-from cosmos_reason.rules.paths import TRAIN_ROOT, Part
+from cosmos_reason.rules.draft import TRAIN_ROOT, Part
 
 SEED = 0  # of the records that a share keeps
 
@@ -37,20 +36,37 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
     """Return the mixture of the parts. `tags`, where there are any, name the group that the records
     of each part are scored in. Raises Failure for roots that cannot be one dataset, and for records
     that are wrong."""
-    roots = [_local_root(one.root) for one in parts]
+    roots = []
+    for written, _ in parts:
+        root = os.path.abspath(os.path.expanduser(written))
+        wanted = ""
+        if s3.is_uri(written):
+            wanted = "folders here: only a single root may be in S3"
+        elif not annotations.locate(root).is_file():
+            wanted = "a folder with annotations.json: they are put together"
+        if wanted:
+            message = f"got {written}, expected {wanted}"
+            raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
+        roots.append(root)
     twice = [root for root, count in Counter(roots).items() if count > 1]
     if twice:
         message = f"got {twice[0]} more than once, expected each root once"
         raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
+    # One folder holds the media of all, since a spec names one.
     common = os.path.commonpath(roots)
     if common == os.sep:
         message = f"got {', '.join(roots)}, expected roots below one folder, which the job reads"
         raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
     kept: list[list[dict]] = []
     in_words = []
-    for root, one, tag, found in zip(
-        roots, parts, tags or [""] * len(parts), _all_records(roots, common), strict=True
-    ):
+    problems: list[findings.Finding] = []
+    records_of = [
+        findings.attempt(problems, _records, root, os.path.relpath(root, common)) for root in roots
+    ]
+    if problems:
+        raise Failure(problems, findings.EXIT_BAD_INPUT)
+    tags = tags or [""] * len(parts)
+    for root, one, tag, found in zip(roots, parts, tags, records_of, strict=True):
         if found and not round(one.share * len(found)):
             message = (
                 f"got the share {one.share:g} of {root}, which is none of its {len(found)} "
@@ -65,44 +81,28 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
         if tag:
             chosen = [{**record, "tags": [tag]} for record in chosen]
         kept.append(chosen)
-        digest = files.sha256(_annotations(root))[:12]
+        # In the origins of the spec: which version of each root was taken.
+        digest = files.sha256(annotations.locate(root))[:12]
         share = "" if one.share == 1 else f":{one.share:g}"
         in_words.append(f"{root}{share} ({len(chosen)} of {len(found)} records, sha256 {digest})")
-    _tell_ids_apart(kept, [os.path.basename(root) for root in roots])
+    # Ids that several roots have get the names of the roots in front, or their numbers.
+    own = [{str(record["id"]) for record in part if "id" in record} for part in kept]
+    if sum(map(len, own)) != len(set().union(*own)):
+        labels = [os.path.basename(root) for root in roots]
+        if len(set(labels)) != len(labels):
+            labels = list(map(str, range(1, len(labels) + 1)))
+        for part, label in zip(kept, labels, strict=True):
+            for record in part:
+                if "id" in record:
+                    record["id"] = f"{label}-{record['id']}"
     records = [record for chosen in kept for record in chosen]
     return Mixture(records, common, ", ".join(in_words))
-
-
-def _local_root(written: str) -> str:
-    if s3.is_uri(written):
-        message = f"got {written}, expected folders here: only a single root may be in S3"
-        raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
-    root = os.path.abspath(os.path.expanduser(written))
-    if not _annotations(root).is_file():
-        message = f"got {written}, expected a folder with annotations.json: they are put together"
-        raise findings.bad_input("SPEC-ROOT", TRAIN_ROOT, message)
-    return root
-
-
-def _annotations(root: str) -> Path:
-    return annotations.locate(root)
-
-
-def _all_records(roots: list[str], common: str) -> list[list[dict]]:
-    """Return the records of each root. Raises Failure with all that is wrong in any of them."""
-    problems: list[findings.Finding] = []
-    found = [
-        findings.attempt(problems, _records, root, os.path.relpath(root, common)) for root in roots
-    ]
-    if problems:
-        raise Failure(problems, findings.EXIT_BAD_INPUT)
-    return found
 
 
 def _records(root: str, prefix: str) -> list[dict]:
     """Return the records of a root with their media below `prefix`. Raises Failure with all that is
     wrong with them."""
-    source = JsonRecords(_annotations(root))
+    source = JsonRecords(annotations.locate(root))
     tally = Tally()
     found = []
 
@@ -118,20 +118,13 @@ def _records(root: str, prefix: str) -> list[dict]:
         raise Failure(errors, findings.EXIT_BAD_INPUT)
     stated = source.header.get("media_root")
     folder = stated if isinstance(stated, str) else ""
-    _refuse_archive(root, folder, found)
+    sample = next((media for record in found if (media := id_and_media(0, record, Tally())[1])), ())
+    for first in sample[:1]:
+        archive = archives.in_root(root, first.kind, posixpath.join(folder, first.path))
+        if archive:
+            message = "got media in an archive, expected files: roots are put together"
+            raise findings.bad_input("SPEC-ROOT", archive, message, archives.unpacking(archive))
     return [_moved(record, root, prefix, folder) for record in found]
-
-
-def _refuse_archive(root: str, folder: str, records: list[dict]) -> None:
-    for record in records:
-        _, media = id_and_media(0, record, Tally())
-        if media:
-            first = posixpath.join(folder, media[0].path)
-            archive = archives.in_root(root, media[0].kind, first)
-            if archive:
-                message = "got media in an archive, expected files: roots are put together"
-                raise findings.bad_input("SPEC-ROOT", archive, message, archives.unpacking(archive))
-            return
 
 
 def _moved(record: dict, root: str, prefix: str, folder: str) -> dict:
@@ -154,15 +147,3 @@ def _moved(record: dict, root: str, prefix: str, folder: str) -> dict:
 
     moved = {key: named(record[key]) for key, _ in MEDIA_KEYS if key in record}
     return record | moved
-
-
-def _tell_ids_apart(parts: list[list[dict]], names: list[str]) -> None:
-    """Put the names of the roots, or their numbers, before ids that several roots have."""
-    own = [{str(record["id"]) for record in part if "id" in record} for part in parts]
-    if sum(map(len, own)) == len(set().union(*own)):
-        return
-    labels = names if len(set(names)) == len(names) else list(map(str, range(1, len(names) + 1)))
-    for part, label in zip(parts, labels, strict=True):
-        for record in part:
-            if "id" in record:
-                record["id"] = f"{label}-{record['id']}"

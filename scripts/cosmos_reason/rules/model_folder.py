@@ -33,7 +33,11 @@ def refuse_no_model(draft: Draft) -> None:
     if not fault:
         return
     message = f"got {shown(model)}, {fault}; expected the folder of a model"
-    fix = Fix(flags={"--model": _model_nearby(Path(model)) or "DIR"})
+    # The folder around a file, or the only one in a folder, may be meant.
+    folder = Path(model)
+    around = [folder.parent] if folder.is_file() else folder.glob("*/")
+    models = [str(folder) for folder in around if (folder / CONFIG).is_file()]
+    fix = Fix(flags={"--model": models[0] if len(models) == 1 else "DIR"})
     draft.refuse("SPEC-MODEL-NAME", key, message, fix)
 
 
@@ -46,28 +50,16 @@ def _why_no_model(path: Path) -> str:
     if (path / adapters.CONFIG).is_file():
         return ""
     if (path / CONFIG).is_file():
-        return _why_no_config(path / CONFIG)
+        try:
+            config = safetensors_files.read_object(path / CONFIG)
+        except Failure as failure:
+            return f"whose {CONFIG} is none ({failure.findings[0].message})"
+        if isinstance(config.get("model_type"), str) or "architectures" in config:
+            return ""
+        return f"whose {CONFIG} names no model_type"
     if any(path.glob("*.gguf")):
         return f"a folder with a GGUF file ({of_llama_cpp})"
     return f"a folder without a {CONFIG}"
-
-
-def _why_no_config(path: Path) -> str:
-    try:
-        config = safetensors_files.read_object(path)
-    except Failure as failure:
-        return f"whose {CONFIG} is none ({failure.findings[0].message})"
-    if isinstance(config.get("model_type"), str) or "architectures" in config:
-        return ""
-    return f"whose {CONFIG} names no model_type"
-
-
-def _model_nearby(path: Path) -> str:
-    """Return the folder around a file, or the only one in a folder, that has a config.json; else
-    empty."""
-    around = [path.parent] if path.is_file() else path.glob("*/")
-    models = [folder for folder in around if (folder / CONFIG).is_file()]
-    return str(models[0]) if len(models) == 1 else ""
 
 
 def take_adapter(draft: Draft) -> None:
@@ -83,18 +75,14 @@ def take_adapter(draft: Draft) -> None:
     if draft.params["adapter"] not in draft.named:
         draft.put(draft.params["adapter"], True, adapters.CONFIG)
     key = draft.params["base"]
+    # A base that the spec had before is that of its own model, not of one that the flags name.
     is_of_this_model = draft.params["model"] not in draft.named and document.get(draft.spec, key)
     if key not in draft.named and not is_of_this_model:
-        _take_base(draft, folder)
-
-
-def _take_base(draft: Draft, folder: Path) -> None:
-    key = draft.params["base"]
-    written = model_names.read_table(folder / adapters.CONFIG).get("base_model_name_or_path")
-    if isinstance(written, str) and written:
-        base = draft.attempt(model_names.canonical, written, key)
-        if base:
-            draft.put(key, base, adapters.CONFIG)
+        written = model_names.read_table(folder / adapters.CONFIG).get("base_model_name_or_path")
+        if isinstance(written, str) and written:
+            base = draft.attempt(model_names.canonical, written, key)
+            if base:
+                draft.put(key, base, adapters.CONFIG)
 
 
 def take_training(draft: Draft) -> None:

@@ -1,20 +1,27 @@
-"""Rules about the model that is trained, asked or quantized."""
+"""Rules about the model that is trained, asked or quantized, and what the Hub tells of one whose
+name tells no architecture."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cosmos_reason.base import bundle, families
-from cosmos_reason.base.findings import ERROR, WARNING
+from cosmos_reason.base.findings import ERROR, WARNING, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import COSMOS, Case
+from cosmos_reason.rules.case import ANY, ASKED, COSMOS, JUDGED, LATER, TRAINING, Case, Rule
 from cosmos_reason.rules.data import NAME_OF_GUIDES
-from cosmos_reason.rules.rule import ANY, ASKED, LATER, TRAINING, Rule
+from cosmos_reason.rules.draft import Draft
+from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
+
+if TYPE_CHECKING:
+    from cosmos_reason.remote import hub
 
 MINIATURE = 100e6  # bytes
 # What is said of the spec's model where another one answers: a server's, or checkpoints.
@@ -52,14 +59,10 @@ def told_unloadable(case: Case) -> str:
 def has_script_of_guides(action: str, engine: str, value: Callable[[str], object]) -> bool:
     """Return whether a training reads its data by the keys of a guide's dataset script, not by
     ours; `value` gives those of its keys."""
-    if engine not in COSMOS or action not in TRAINING.split():
+    if engine not in COSMOS or action not in actions.TRAINING:
         return False
     ours, theirs, name = value(TRAIN_ANNOTATIONS), value(OF_GUIDES), value(NAME_OF_GUIDES)
     return bool(theirs or name) and not ours
-
-
-def engine_that_loads(case: Case) -> Fix:
-    return engine_for(case.action, unloadable(case))
 
 
 def engine_for(action: str, architecture: object) -> Fix:
@@ -95,16 +98,57 @@ def assumed(case: Case) -> bool | str:
     return not (families.names_default(whole) or is_looked_at)
 
 
-def model_that_never_ran(case: Case):
-    base = case.params.get("base")
-    known = model_names.unproven
-    return known((case(base) if base else "") or "") or known(case.model)
+# ---- what the Hub tells, before anything is downloaded -------------------------------------------
 
 
-def model_is_an_adapter(case: Case):
-    adapter = shlex.quote(str(case.model))
-    merge = f"select_checkpoint.py {adapter} --merge DIR makes it"
-    return bool(case.adapter_base) and merge
+def refuse_unloadable(draft: Draft) -> None:
+    """Refuse each model that the engine does not load, by its config.json there. A Hub that does
+    not answer leaves it to the rules, which say what they assume."""
+    value = functools.partial(document.get, draft.spec)
+    if has_script_of_guides(draft.action, draft.engine, value):
+        return
+    known = bundle.architectures(draft.engine, draft.action)
+    for key in filter(None, (draft.params["model"], draft.params.get("base"))):
+        model = document.get(draft.spec, key)
+        is_on_hub = isinstance(model, str) and model.startswith(model_names.HUB)
+        if not is_on_hub or model_names.family(model)[0] or families.names_default(model):
+            continue
+        from cosmos_reason.remote import hub  # few models have to be asked about
+
+        architecture = hub.architecture(model.removeprefix(model_names.HUB), hub.token())
+        if is_refused(architecture, draft.action, known):
+            draft.findings.append(_unloadable(draft, key, architecture, known))
+
+
+def is_refused(architecture: str | hub.NotTold, action: str, known: list[str]) -> bool:
+    """Return whether an engine that loads the `known` architectures cannot do an action with a
+    model of which the Hub told this. What is trained is a whole model; all else may be done with an
+    adapter, which needs no config.json."""
+    from cosmos_reason.remote import hub
+
+    if architecture is hub.NotTold.UNKNOWN:
+        return False
+    if architecture is hub.NotTold.ABSENT:
+        return action in actions.TRAINING
+    return architecture not in known
+
+
+def in_words(architecture: str | hub.NotTold) -> str:
+    from cosmos_reason.remote import hub
+
+    if isinstance(architecture, hub.NotTold):
+        return architecture.value
+    return f"its config.json tells {architecture}"
+
+
+def _unloadable(
+    draft: Draft, key: str, architecture: str | hub.NotTold, known: list[str]
+) -> Finding:
+    message = f"{in_words(architecture)}, expected what {draft.engine} loads: {', '.join(known)}"
+    fix = engine_for(draft.action, architecture)
+    if draft.action in JUDGED:
+        return Finding("SPEC-MODEL-FAMILY-ASKED", WARNING, key, message, fix)
+    return Finding("SPEC-MODEL-FAMILY", ERROR, key, message, fix)
 
 
 RULES = (
@@ -122,13 +166,15 @@ RULES = (
         "SPEC-MODEL-FAMILY", ERROR, "train grpo quantize", "{model}",
         "an architecture that this engine does not load",
         told_unloadable,
-        reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS), fix=engine_that_loads,
+        reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS),
+        fix=lambda case: engine_for(case.action, unloadable(case)),
     ),
     Rule(
         "SPEC-MODEL-FAMILY-ASKED", LATER, "evaluate inference", "{model}",
         "an architecture that this engine does not load; "
         "a server may (launch_job.py --endpoint URL)",
-        told_unloadable, reads=("{base}",), fix=engine_that_loads,
+        told_unloadable, reads=("{base}",),
+        fix=lambda case: engine_for(case.action, unloadable(case)),
     ),
     Rule(
         "SPEC-MODEL-MINIATURE", ASKED, ANY, "--model",
@@ -149,11 +195,15 @@ RULES = (
     ),
     Rule(
         "SPEC-MODEL-UNPROVEN", WARNING, ANY, "{model}", "it has never run here",
-        model_that_never_ran, reads=("{base}",),
+        lambda case: ("base" in case.params
+        and model_names.unproven(case(case.params["base"]) or ""))
+        or model_names.unproven(case.model),
+        reads=("{base}",),
     ),
     Rule(
         "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",
         "a LoRA adapter; training starts from a whole model",
-        model_is_an_adapter,
+        lambda case: bool(case.adapter_base)
+        and f"select_checkpoint.py {shlex.quote(case.model)} --merge DIR makes it",
     ),
 )  # fmt: skip

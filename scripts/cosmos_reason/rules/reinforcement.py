@@ -9,11 +9,10 @@ from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.case import Case, Rule
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import SHARED
 from cosmos_reason.rules.lengths import TOKENS
-from cosmos_reason.rules.rule import Rule
 
 KL = "train.train_policy.kl_beta"
 MASTER = "train.master_dtype"
@@ -34,6 +33,7 @@ def shared_plan(case: Case) -> gpu_memory.Plan | None:
     if case("mode") == "disaggregated":
         return None
     longest = max(case.tokens, key=lambda record: record.total, default=None)
+    # The policy's pass holds prompt and completion together.
     completion = case("rollout.max_response_length")
     total = longest.total + completion if longest else 0
     vision = longest.vision if longest else 0

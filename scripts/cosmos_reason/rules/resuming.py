@@ -18,6 +18,7 @@ RANK, LAYERS = "policy.lora.r", "policy.lora.target_modules"
 
 def resumed_otherwise(case: Case) -> list[f.Finding]:
     """Return errors about a checkpoint of another engine, or of a run laid out otherwise."""
+    # The embedded engine alone writes this file into a state.
     by_embedded_engine = (case.resumed / "trainer_state.json").is_file()
     if by_embedded_engine == case.cosmos:
         other = "the embedded engine" if by_embedded_engine else "cosmos-rl"
@@ -27,19 +28,17 @@ def resumed_otherwise(case: Case) -> list[f.Finding]:
             fix = Fix(flags={"--engine": "transformers"})
         return [f.error("SPEC-RESUME-OTHER", "train.resume", message, fix)]
     saved = model_names.read_table(case.resumed / "cosmos_config")
-    return [_on_its_gpus(case, one) for one in differences(case.full, saved, case.cosmos)]
-
-
-def _on_its_gpus(case: Case, finding: f.Finding) -> f.Finding:
-    """Return a finding about the layout with the GPUs of the earlier one in its fix, where the
-    command line names others."""
-    changes = finding.fix.changes
-    if not finding.where.startswith(GRID) or not case.gpus or case.launch:
-        return finding
-    per_node = math.prod(changes.get(key, case(key)) for key in POLICY_GPUS) // case.nodes
-    if per_node == case.gpus_per_node:
-        return finding
-    return replace(finding, fix=replace(finding.fix, flags={"--gpus-per-node": per_node}))
+    found = []
+    for finding in differences(case.full, saved, case.cosmos):
+        if finding.where.startswith(GRID) and case.gpus and not case.launch:
+            # Where the command line names other GPUs than the earlier run had, the fix names those.
+            changes = finding.fix.changes
+            per_node = math.prod(changes.get(key, case(key)) for key in POLICY_GPUS) // case.nodes
+            if per_node != case.gpus_per_node:
+                fix = replace(finding.fix, flags={"--gpus-per-node": per_node})
+                finding = replace(finding, fix=fix)
+        found.append(finding)
+    return found
 
 
 def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
@@ -54,7 +53,14 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
         fix = Fix(flags={"--tuning": theirs}, changes=changes)
         found.append(f.error("SPEC-RESUME-OTHER", "policy.lora", message, fix))
     if ours == theirs == "lora":
-        found += _other_layers(now, saved) + _other_numbers(now, saved, (RANK,))
+        layers, before = document.get(now, LAYERS), document.get(saved, LAYERS)
+        as_sets = [{one} if isinstance(one, str) else set(one or ()) for one in (layers, before)]
+        if before and as_sets[0] != as_sets[1]:  # the state has no adapters for others
+            got = f"got {spec_values.shown(layers)}"
+            message = f"{got}, but the run to resume has {spec_values.shown(before)}"
+            fix = Fix(changes={LAYERS: before})
+            found.append(f.error("SPEC-RESUME-OTHER", LAYERS, message, fix))
+        found += _other_numbers(now, saved, (RANK,))
     if cosmos:
         found += _other_numbers(now, saved, POLICY_GPUS)
     return found
@@ -71,26 +77,13 @@ def _other_numbers(now: dict, saved: dict, keys: tuple[str, ...]) -> list[f.Find
         return []
     ours = [spec_values.shown(document.get(now, key)) for key in changes]
     theirs = [str(before) for before in changes.values()]
+    # A single number needs no name: the finding points at its key.
     if len(changes) > 1:
         names = [key.rpartition(".")[2] for key in changes]
         ours = [f"{name} {value}" for name, value in zip(names, ours, strict=True)]
         theirs = [f"{name} {value}" for name, value in zip(names, theirs, strict=True)]
     message = f"got {', '.join(ours)}, but the run to resume has {', '.join(theirs)}"
     return [f.error("SPEC-RESUME-OTHER", next(iter(changes)), message, Fix(changes=changes))]
-
-
-def _other_layers(now: dict, saved: dict) -> list[f.Finding]:
-    """Return an error for adapters on other layers: the state has none for them."""
-    value, before = document.get(now, LAYERS), document.get(saved, LAYERS)
-    if not before or _as_set(value) == _as_set(before):
-        return []
-    got = f"got {spec_values.shown(value)}"
-    message = f"{got}, but the run to resume has {spec_values.shown(before)}"
-    return [f.error("SPEC-RESUME-OTHER", LAYERS, message, Fix(changes={LAYERS: before}))]
-
-
-def _as_set(layers: list[str] | str | None) -> set[str]:
-    return {layers} if isinstance(layers, str) else set(layers or ())
 
 
 def _tuning(table: dict) -> str:

@@ -29,6 +29,7 @@ def of_spec(case: Case) -> list[f.Finding]:
         return []
     from cosmos_reason.evaluation import as_trained  # imports what reads datasets
 
+    # A model that nothing here trained has no training data to compare with.
     if not as_trained.is_of_training(folder.resolve()):
         return []
     try:

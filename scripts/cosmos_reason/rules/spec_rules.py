@@ -21,7 +21,7 @@ from cosmos_reason.rules import (
     steps,
     vision,
 )
-from cosmos_reason.rules.rule import LATER
+from cosmos_reason.rules.case import LATER
 
 __all__ = ["LATER", "RULES", "other_checks"]
 

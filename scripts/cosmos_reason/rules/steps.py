@@ -7,25 +7,27 @@ import math
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import steps as schedule
-from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.case import TRAINING, Case, Rule
 from cosmos_reason.rules.keys import (
     GRID,
     MINI_BATCH,
     RANKS,
     REPLICAS,
+    SAVE,
+    SAVE_EPOCHS,
     SAVE_INTERVAL,
     SHARD,
     STEPS,
     STEPS_PER_EPOCH,
+    VALIDATE,
+    VALIDATE_EPOCHS,
     WARMUP,
     WARMUP_EPOCHS,
 )
-from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 
 FEW_STEPS = 20
 LEAST_BATCH = 8  # records of a step that is offered; gradients of fewer are noise
-VALIDATION_EPOCHS = "validation.freq_in_epoch"
 
 
 def largest_multiple(batch: int, of: int) -> int:
@@ -35,13 +37,6 @@ def largest_multiple(batch: int, of: int) -> int:
 
 def mini_batches_of_all_ranks(case: Case) -> int:
     return case(MINI_BATCH) * case(SHARD) * case(GRID + "dp_replicate_size")
-
-
-def batch_not_over_all_ranks(case: Case):
-    wanted = mini_batches_of_all_ranks(case)
-    if case(BATCH) % wanted:
-        return f"that is {wanted}"
-    return None
 
 
 def ranks_left_over(case: Case, batch: int) -> str:
@@ -85,6 +80,7 @@ def enough_epochs(case: Case) -> int:
 def batch_of_enough_steps(case: Case) -> int | None:
     """Return a batch of a rank that deals an epoch evenly to enough steps, None where that would be
     less than LEAST_BATCH records of all ranks."""
+    # Steps of an epoch that make enough of the whole run.
     steps = math.ceil(FEW_STEPS / case("train.epoch"))
     batch = math.ceil(case.trained_records / case.ranks) // steps
     if ranks_left_over(case, batch):
@@ -140,23 +136,22 @@ def interval_beyond_run(case: Case, steps_key: str, epochs_key: str) -> str | No
 
 
 def save_beyond_run(case: Case) -> str | None:
-    return interval_beyond_run(case, "train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch")
+    return interval_beyond_run(case, SAVE, SAVE_EPOCHS)
 
 
 def save_half_way(case: Case) -> Fix:
     if not case.steps:
-        return Fix(changes={"train.ckpt.save_freq_in_epoch": 1})
-    half = max(1, int(case.steps) // 2)
-    return Fix(changes={"train.ckpt.save_freq_in_epoch": 0, "train.ckpt.save_freq": half})
+        return Fix(changes={SAVE_EPOCHS: 1})
+    return Fix(changes={SAVE_EPOCHS: 0, SAVE: max(1, case.steps // 2)})
 
 
 def validate_within_run(case: Case) -> Fix | int:
     """Return the fix that validates half-way, or each epoch where the steps are not known."""
     if not case.steps:
-        return Fix(changes={VALIDATION_EPOCHS: 1})
-    half = max(1, int(case.steps) // 2)
-    if case(VALIDATION_EPOCHS):
-        return Fix(changes={VALIDATION_EPOCHS: None, "validation.freq": half})
+        return Fix(changes={VALIDATE_EPOCHS: 1})
+    half = max(1, case.steps // 2)
+    if case(VALIDATE_EPOCHS):
+        return Fix(changes={VALIDATE_EPOCHS: None, VALIDATE: half})
     return half
 
 
@@ -167,12 +162,7 @@ def first_validation_beyond_run(case: Case):
     saves = case("train.ckpt.enable_checkpoint") and not save_beyond_run(case)
     if saves and not case.cosmos:
         return None
-    return interval_beyond_run(case, "validation.freq", VALIDATION_EPOCHS)
-
-
-def warmup_in_whole_steps(case: Case) -> int | float:
-    steps = math.ceil(case(WARMUP))
-    return 0.03 if case.steps and steps >= case.steps else steps
+    return interval_beyond_run(case, VALIDATE, VALIDATE_EPOCHS)
 
 
 def warmup_share(case: Case) -> float:
@@ -192,23 +182,13 @@ def short_warmup(case: Case) -> Fix:
 
 def long_warmup(case: Case):
     share = warmup_share(case)
-    if not 0.2 < share < 1:
-        return None
     by_epochs = f"optm_warmup_epochs {case(WARMUP_EPOCHS):g}, " if warms_up_by_epochs(case) else ""
-    return f"{by_epochs}{share:.0%}"
+    return 0.2 < share < 1 and f"{by_epochs}{share:.0%}"
 
 
 # Adam moves a weight by about the rate, and what is less than 2**-9 of a bfloat16 is rounded away.
 # Weights of such models lie around 0.02.
 RATE_OF_BFLOAT16 = 0.02 * 2**-9
-
-
-def rate_lost_in_rounding(case: Case):
-    if case("policy.lora") or case("train.master_dtype") != "bfloat16":
-        return None
-    if case(RATE) >= RATE_OF_BFLOAT16:
-        return None
-    return f"{case(RATE):g} for bfloat16 weights"
 
 
 RULES = (
@@ -221,7 +201,8 @@ RULES = (
     Rule(
         "SPEC-BATCH-MESH", ERROR, "grpo", BATCH,
         "must be a multiple of dp_shard_size x dp_replicate_size x mini_batch",
-        batch_not_over_all_ranks,
+        lambda case: case(BATCH) % mini_batches_of_all_ranks(case)
+        and f"that is {mini_batches_of_all_ranks(case)}",
         reads=(MINI_BATCH, SHARD, GRID + "dp_replicate_size"),
         fix=lambda case: largest_multiple(case(BATCH), mini_batches_of_all_ranks(case)),
     ),
@@ -258,17 +239,17 @@ RULES = (
         length_of_warmup, reads=(WARMUP_EPOCHS, *STEPS),
     ),
     Rule(
-        "SPEC-SAVE-NEVER", WARNING, "train", "train.ckpt.save_freq",
+        "SPEC-SAVE-NEVER", WARNING, "train", SAVE,
         "the run ends before the first save: nothing is saved but its end",
         lambda case: case("train.ckpt.enable_checkpoint") and save_beyond_run(case),
         reads=("train.ckpt.enable_checkpoint", *SAVE_INTERVAL, *STEPS), fix=save_half_way,
     ),
     Rule(
-        "SPEC-VALIDATION-NEVER", WARNING, "train", "validation.freq",
+        "SPEC-VALIDATION-NEVER", WARNING, "train", VALIDATE,
         "the run ends before the first validation: nothing is validated but its end",
         first_validation_beyond_run,
         reads=(
-            "validation.enable", VALIDATION_EPOCHS, "train.ckpt.enable_checkpoint",
+            "validation.enable", VALIDATE_EPOCHS, "train.ckpt.enable_checkpoint",
             *SAVE_INTERVAL, *STEPS,
         ),
         fix=validate_within_run,
@@ -285,7 +266,9 @@ RULES = (
         "SPEC-WARMUP-FLOAT", ERROR, TRAINING, WARMUP,
         "a float counts as a fraction up to 1.0; steps are whole numbers",
         lambda case: isinstance(case(WARMUP), float) and case(WARMUP) > 1,
-        reads=STEPS, fix=warmup_in_whole_steps,
+        reads=STEPS, fix=lambda case: 0.03
+        if case.steps and math.ceil(case(WARMUP)) >= case.steps
+        else math.ceil(case(WARMUP)),
     ),
     Rule(
         "SPEC-WARMUP-ALL", ERROR, TRAINING, WARMUP,
@@ -312,7 +295,8 @@ RULES = (
         "SPEC-RATE-BFLOAT16", WARNING, TRAINING, RATE,
         "weights above 512 times the rate, which are most, hardly move: their steps are rounded "
         "away",
-        rate_lost_in_rounding,
+        lambda case: case("train.master_dtype") == "bfloat16" and not case("policy.lora")
+        and case(RATE) < RATE_OF_BFLOAT16 and f"{case(RATE):g} for bfloat16 weights",
         reads=("policy.lora", "train.master_dtype"),
         fix=Fix(changes={"train.master_dtype": "float32"}),
     ),

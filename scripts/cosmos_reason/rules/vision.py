@@ -8,8 +8,7 @@ from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.rule import ANY, Rule
+from cosmos_reason.rules.case import ANY, Case, Rule
 from cosmos_reason.spec import document
 
 PIXEL_SIZES = ("min_pixels", "max_pixels", "resized_height", "resized_width")
@@ -25,13 +24,6 @@ def removed(case: Case, *names: str) -> Fix:
     return Fix(changes={case.vision + name: None for name in names})
 
 
-def crossed_frame_bounds(case: Case):
-    least, most = sampled(case, "min_frames"), sampled(case, "max_frames")
-    if least and most and least > most:
-        return f"max_frames is {most}"
-    return None
-
-
 def lowers_floor(case: Case) -> bool:
     """Return whether the engine reads max_pixels and no min_pixels: its own reader lowers the
     floor."""
@@ -45,6 +37,7 @@ def pixel_conflict(case: Case) -> tuple[int, dict] | None:
     kind count as clips."""
     sizes = {name: sampled(case, name) for name in PIXEL_SIZES}
     options = sampling.VisionOptions(**sizes, family=model_names.known_family(case.model))
+    # Facts of images alone have no frames at all.
     only_images = document.get(case.facts or {}, "media.frames.max", 1) is None
     is_image = only_images or case("type") == "image"
     kind = "image" if is_image else "video"
@@ -53,13 +46,6 @@ def pixel_conflict(case: Case) -> tuple[int, dict] | None:
         return None
     floor, changes = conflict
     return floor, {case.vision + name: value for name, value in changes.items()}
-
-
-def pixels_below_floor(case: Case):
-    conflict = None if lowers_floor(case) else pixel_conflict(case)
-    if conflict:
-        return f"min_pixels is {conflict[0]}"
-    return None
 
 
 def floor_of_frame(case: Case) -> int:
@@ -92,6 +78,7 @@ def floor_beyond_budget(case: Case):
 def fewer_frames(case: Case) -> int | None:
     """Return the most frames, below those asked for, that every clip has; none where a clip cannot
     be sampled at all."""
+    # Frames come in pairs.
     asked = sampled(case, "nframes") or 0
     for frames in range(asked - 2, 0, -2):
         records = case.tokens_with({case.vision + "nframes": frames})
@@ -104,11 +91,8 @@ def clips_too_short(case: Case):
     failing = [record for record in case.tokens if record.problem]
     if not failing:
         return None
-    first = f"the first is {failing[0].id}: {failing[0].problem.message}"
-    return (
-        f"{len(failing)} of {len(case.tokens)} records, {first}",
-        [record.id for record in failing],
-    )
+    words = f"{len(failing)} of {len(case.tokens)} records, the first is {failing[0].id}: "
+    return words + failing[0].problem.message, [record.id for record in failing]
 
 
 def videos_of_pictures(case: Case):
@@ -118,9 +102,8 @@ def videos_of_pictures(case: Case):
     from cosmos_reason.estimate import record_tokens
 
     names = record_tokens.records_of_pictures(case.facts_path)
-    if names:
-        return f"{len(names)} of {case.facts['records']} records have a video of pictures", names
-    return None
+    words = f"{len(names)} of {case.facts['records']} records have a video of pictures"
+    return names and (words, names)
 
 
 def records_without_rate(case: Case):
@@ -131,10 +114,8 @@ def records_without_rate(case: Case):
     from cosmos_reason.estimate import record_tokens
 
     unrated = record_tokens.records_without_rate(case.facts_path)
-    if unrated:
-        words = f"{len(unrated)} of {case.facts['records']} records give no video_fps"
-        return words, list(unrated.values())
-    return None
+    words = f"{len(unrated)} of {case.facts['records']} records give no video_fps"
+    return unrated and (words, list(unrated.values()))
 
 
 RULES = (
@@ -161,14 +142,16 @@ RULES = (
     ),
     Rule(
         "SPEC-FRAMES-ORDER", ERROR, ANY, "{vision}.min_frames", "must not exceed max_frames",
-        crossed_frame_bounds,
+        lambda case: (most := sampled(case, "max_frames"))
+        and (sampled(case, "min_frames") or 0) > most and f"max_frames is {most}",
         reads=("{vision}.max_frames",), fix=lambda case: sampled(case, "max_frames"),
     ),
     Rule(
         "SPEC-VISION-PIXELS", ERROR, ANY, "{vision}.max_pixels",
         "below min_pixels, which when absent is 128 tokens for a frame of a clip and 4 for an "
         "image; every record would fail",
-        pixels_below_floor,
+        lambda case: not lowers_floor(case) and (conflict := pixel_conflict(case))
+        and f"min_pixels is {conflict[0]}",
         reads=("{model}", "type", *(f"{{vision}}.{name}" for name in PIXEL_SIZES)),
         fix=lambda case: Fix(changes=pixel_conflict(case)[1]),
     ),

@@ -85,8 +85,16 @@ def other_than(action: str, spec: dict) -> str | None:
     tables = spec.keys()
     if is_of_framework(spec):
         return FRAMEWORK
+    # No spec of another action has a table of these names.
     if TRAINING_TABLES & tables:
-        return _other_than_training(action, spec)
+        trained = _policy(spec)
+        if action == "train" and "rollout" not in spec:
+            return None  # a type of grpo alone is a wrong value
+        if action in TRAINING:
+            return trained if trained != action else None
+        if not spec.keys() >= TRAINING_TABLES:
+            return None
+        return trained or of_spec(spec)
     fitting = []
     for name in ASKING:
         schema = bundle.schema(name)
@@ -99,18 +107,6 @@ def other_than(action: str, spec: dict) -> str | None:
     if is_evaluation and action in TRAINING:
         return "evaluate"
     return None
-
-
-def _other_than_training(action: str, spec: dict) -> str | None:
-    """Return the training that a spec is for, when `action` is another."""
-    trained = _policy(spec)
-    if action == "train" and "rollout" not in spec:
-        return None  # a type of grpo alone is a wrong value
-    if action in TRAINING:
-        return trained if trained != action else None
-    if not spec.keys() >= TRAINING_TABLES:
-        return None
-    return trained or of_spec(spec)
 
 
 def _policy(spec: dict) -> str | None:
@@ -139,24 +135,16 @@ def engine_by_keys(spec: dict) -> tuple[str, str] | None:
     name = document.get(spec, HUB_DATA)
     if has_other_data and isinstance(name, str) and HUB_NAME.fullmatch(name):
         return "cosmos-rl", HUB_DATA
-    by_reader = _engine_of_only_reader(action, spec)
-    if by_reader or not has_other_data:
-        return by_reader
-    for key in (OF_GUIDES, HUB_DATA):
+    schemas, template = document.keys(action), document.template(action)
+    for key, value in document.items(action, spec):
+        readers = schemas.get(key, {}).get("x-engines", ())
+        if key in document.former_keys() or len(readers) != 1:
+            continue  # former keys are in specs of the time before 0.4.7, whoever reads them
+        if document.get(template, key, document.MISSING) != value:
+            return readers[0], key
+    for key in (OF_GUIDES, HUB_DATA) if has_other_data else ():
         if document.get(spec, key):
             return "cosmos-rl", key
-    return None
-
-
-def _engine_of_only_reader(action: str, spec: dict) -> tuple[str, str] | None:
-    schemas = document.keys(action)
-    template = document.template(action)
-    for key, value in document.items(action, spec):
-        if key in document.former_keys():
-            continue  # in specs of the time before 0.4.7, whoever reads them
-        readers = schemas.get(key, {}).get("x-engines", ())
-        if len(readers) == 1 and document.get(template, key, document.MISSING) != value:
-            return readers[0], key
     return None
 
 
@@ -204,8 +192,8 @@ def model_of(spec: dict) -> str:
 
 
 def trained_view(trained: dict, action: str) -> dict[str, object]:
-    """Frames, pixels and system message of a training spec, by the keys of an action that is to
-    ask the model as it was trained."""
+    """Return frames, pixels and system message of a training spec, by the keys of an action that is
+    to ask the model as it was trained."""
     params = places(action)
     view = {}
     vision = document.get(trained, "custom.vision")

@@ -109,7 +109,14 @@ def converted(
         )
         return {}, [findings.error(ID, where, message, Fix(flags={"--tuning": "lora"}))]
     values, problems = _values(theirs, said, tuning)
-    problems += _unknown(theirs)
+    known = {*ASKED, *TAKEN, *READ}
+    tables = (*SILENT, *LEFT)
+    unknown = [
+        key
+        for key in theirs
+        if key not in known and not any(key == one or key.startswith(f"{one}.") for one in tables)
+    ]
+    problems += [f"it refuses {', '.join(unknown)} itself"] if unknown else []
     if problems:
         message = f"got a config of {NAME}: {'; '.join(problems)}"
         return {}, [findings.error(ID, where, message)]
@@ -135,8 +142,23 @@ def _values(
     ]
     if _only(theirs.get("scheduler.f_max", 1.0)) != 1.0 and RATE not in said:
         absent.append("--set train.optm_lr=VALUE (scheduler.f_max multiplies it)")
-    _take_batch(theirs, said, values, absent)
-    _take_layout(theirs, said, values, absent)
+    # A step there is `grad_accum_iter` batches of at most `max_samples_per_batch` records.
+    sizes = [
+        theirs.get(key)
+        for key in ("trainer.grad_accum_iter", "dataloader_train.max_samples_per_batch")
+    ]
+    if all(type(size) is int and size > 0 for size in sizes):
+        values[BATCH], values[MINI_BATCH] = sizes[0] * sizes[1], sizes[1]
+    elif not {"--global-batch", BATCH} & set(said):
+        absent.append("--global-batch N")
+    # -1 stands for as many as torchrun starts.
+    shards = theirs.get("model.parallelism.data_parallel_shard_degree", -1)
+    replicas = theirs.get("model.parallelism.data_parallel_replicate_degree", 1)
+    if type(shards) is int and shards > 0:
+        values[SHARDS] = shards
+        values[REPLICAS] = max(replicas, 1) if type(replicas) is int else replicas
+    elif not {"--gpus-per-node", SHARDS} & set(said):
+        absent.append("--gpus-per-node N")
     _take_model(theirs, said, values, absent)
     _take_parts(theirs, said, tuning, values, absent)
     if not any(key.startswith("custom.vision.") for key in {*values, *said}):
@@ -164,32 +186,9 @@ def _only(value):
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _take_batch(theirs: Mapping, said: Collection[str], values: dict, absent: list[str]) -> None:
-    """A step there is `grad_accum_iter` batches of at most `max_samples_per_batch` records."""
-    sizes = [
-        theirs.get(key)
-        for key in ("trainer.grad_accum_iter", "dataloader_train.max_samples_per_batch")
-    ]
-    if all(type(size) is int and size > 0 for size in sizes):
-        values[BATCH], values[MINI_BATCH] = sizes[0] * sizes[1], sizes[1]
-    elif not {"--global-batch", BATCH} & set(said):
-        absent.append("--global-batch N")
-
-
-def _take_layout(theirs: Mapping, said: Collection[str], values: dict, absent: list[str]) -> None:
-    """-1 stands for as many as torchrun starts."""
-    shards = theirs.get("model.parallelism.data_parallel_shard_degree", -1)
-    replicas = theirs.get("model.parallelism.data_parallel_replicate_degree", 1)
-    if type(shards) is int and shards > 0:
-        values[SHARDS] = shards
-        values[REPLICAS] = max(replicas, 1) if type(replicas) is int else replicas
-    elif not {"--gpus-per-node", SHARDS} & set(said):
-        absent.append("--gpus-per-node N")
-
-
 def _take_model(theirs: Mapping, said: Collection[str], values: dict, absent: list[str]) -> None:
-    """Weights of a folder (`safetensors_path`) count before those of the name. A DCP folder to go
-    on from is read by nobody else."""
+    """Take the model: weights of a folder (`safetensors_path`) count before those of the name. A
+    DCP folder to go on from is read by nobody else."""
     weights = theirs.get("model.backbone.safetensors_path")
     model = weights or theirs.get("model.backbone.model_name")
     if {"--model", MODEL} & set(said):
@@ -223,17 +222,6 @@ def _take_parts(
         values[TRAINABLE] = [re.escape(str(part)) for part in selected]
     elif not tuning and not {FREEZE, TRAINABLE} & {*values, *said}:
         absent.append("--tuning full, or --set policy.freeze_pattern=PATTERNS of what it freezes")
-
-
-def _unknown(theirs: Mapping) -> list[str]:
-    known = {*ASKED, *TAKEN, *READ}
-    tables = (*SILENT, *LEFT)
-    unknown = [
-        key
-        for key in theirs
-        if key not in known and not any(key == one or key.startswith(f"{one}.") for one in tables)
-    ]
-    return [f"it refuses {', '.join(unknown)} itself"] if unknown else []
 
 
 def _told(theirs: Mapping, where: str, values: Mapping) -> list[Finding]:

@@ -145,8 +145,8 @@ def extra_keys_of(action: str) -> frozenset[str]:
 
 @functools.cache
 def former_keys_of(action: str) -> frozenset[str]:
-    """Keys that the class had before 0.4.7, which does the same without them, and that the action's
-    schema does not have."""
+    """Return keys that the class had before 0.4.7, which does the same without them, and that the
+    action's schema does not have."""
     tables = _trainer_keys()
     former = former_keys() if action in tables else frozenset()
     return former - keys(action).keys()
@@ -216,7 +216,16 @@ def load(path: Path) -> dict:
     """Read a .toml or .yaml spec. Raises Failure (exit 2) on anything that is not one plain table
     of keys."""
     path = Path(path)
-    _refuse_what_is_no_spec(path)
+    is_file = os.path.isfile(path)  # no error for a name that is too long
+    if os.path.lexists(path) and not is_file:
+        message = "got something that is not a file, expected a .toml or .yaml spec"
+        raise bad_input("SPEC-FILE", path, message)
+    if is_file and path.stat().st_size > MAX_BYTES:
+        message = f"got {path.stat().st_size} bytes, expected a spec of at most {MAX_BYTES}"
+        raise bad_input("SPEC-FILE", path, message)
+    if path.suffix not in SUFFIXES:
+        message = f"got the ending {path.suffix!r}, expected .toml, .yaml or .yml"
+        raise bad_input("SPEC-FILE", path, message)
     if path.suffix == ".toml":
         if LONG_KEY.search(files.read_text(path)):
             message = f"got a dotted key of more than {MAX_DEPTH} parts, expected fewer"
@@ -239,32 +248,17 @@ def dump(spec: dict, path: Path, edited_as: str = "", schema: str = "", engine: 
     text = tomli_w.dumps(spec)
     if engine:
         text = f"{ENGINE_NOTE}{engine}\n{text}"
+    if edited_as and not schema:
+        # Relative in a spec of the project that the skill is installed in, so that both may move
+        # together; for any other spec the place on this machine.
+        there = bundle.schema_path(edited_as)
+        folder = Path(os.path.realpath(path)).parent
+        schema = there.as_uri()
+        if folder.is_relative_to(bundle.project()):
+            schema = Path(os.path.relpath(there, folder)).as_posix()
     if edited_as:
-        text = f"#:schema {schema or _schema_address(edited_as, Path(path))}\n{text}"
+        text = f"#:schema {schema}\n{text}"
     files.write_text(Path(path), text)
-
-
-def _schema_address(action: str, path: Path) -> str:
-    """Return where an editor finds the schema: relative to a spec of the project that the skill is
-    installed in, so that both may move together; for any other spec the place on this machine."""
-    schema = bundle.schema_path(action)
-    folder = Path(os.path.realpath(path)).parent
-    if folder.is_relative_to(bundle.project()):
-        return Path(os.path.relpath(schema, folder)).as_posix()
-    return schema.as_uri()
-
-
-def _refuse_what_is_no_spec(path: Path) -> None:
-    is_file = os.path.isfile(path)  # no error for a name that is too long
-    if os.path.lexists(path) and not is_file:
-        message = "got something that is not a file, expected a .toml or .yaml spec"
-        raise bad_input("SPEC-FILE", path, message)
-    if is_file and path.stat().st_size > MAX_BYTES:
-        message = f"got {path.stat().st_size} bytes, expected a spec of at most {MAX_BYTES}"
-        raise bad_input("SPEC-FILE", path, message)
-    if path.suffix not in SUFFIXES:
-        message = f"got the ending {path.suffix!r}, expected .toml, .yaml or .yml"
-        raise bad_input("SPEC-FILE", path, message)
 
 
 def _refuse_dots_and_depth(
@@ -288,7 +282,15 @@ def _read_yaml(path: Path) -> dict:
 
     class Plain(yaml.CSafeLoader):
         def construct_mapping(self, node, deep=False):
-            _refuse_names(f"{path}:{node.start_mark.line + 1}", [key for key, _ in node.value])
+            where = f"{path}:{node.start_mark.line + 1}"
+            names = [name.value for name, _ in node.value]
+            if any(name.tag != "tag:yaml.org,2002:str" for name, _ in node.value):
+                message = f"got keys {names}, expected keys that are plain text"
+                raise bad_input("SPEC-FILE", where, message)
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:  # of which YAML keeps the last
+                message = f"got {', '.join(twice)} twice, expected it once"
+                raise bad_input("SPEC-KEY-TWICE", where, message)
             return super().construct_mapping(node, deep)
 
     written = files.read_text(path)
@@ -318,15 +320,3 @@ def _refuse_aliases_and_depth(path: Path, written: str) -> None:
             message = f"got an alias (&/*) or more than {MAX_DEPTH} nested tables or lists"
             where = f"{path}:{event.start_mark.line + 1}"
             raise bad_input("SPEC-FILE", where, f"{message}, expected plain values")
-
-
-def _refuse_names(where: str, names: list) -> None:
-    """Keys given twice, of which YAML keeps the last, and keys that are not text."""
-    values = [name.value for name in names]
-    if any(name.tag != "tag:yaml.org,2002:str" for name in names):
-        message = f"got keys {values}, expected keys that are plain text"
-        raise bad_input("SPEC-FILE", where, message)
-    twice = sorted({value for value in values if values.count(value) > 1})
-    if twice:
-        message = f"got {', '.join(twice)} twice, expected it once"
-        raise bad_input("SPEC-KEY-TWICE", where, message)

@@ -45,7 +45,7 @@ KINDS = ("rlhf_type", "rl", "stage")
 BUILD = "scripts/build_spec.py train --train-root DIR -o spec.toml"
 
 
-def is_one(table: dict) -> bool:
+def is_flat_config(table: dict) -> bool:
     """Return whether a spec is a config of another trainer."""
     is_spec = any(isinstance(table.get(name), dict) for name in TABLES_OF_SPECS)
     return not is_spec and len(_words(table)) >= FEWEST_WORDS
@@ -65,7 +65,14 @@ def refusal(
     the fix is a command of its own, for the `engine`. `said`: flags and keys of the command line,
     which win over the config. What nothing here says is listed by name.
     """
-    trainers = _trainers(table)
+    counts = dict.fromkeys(TRAINERS, 0)
+    for whose in _words(table).values():
+        for name in whose:
+            counts[name] += 1
+    if "dataset" not in table:
+        counts = {name: count for name, count in counts.items() if name not in NAMES_A_DATASET}
+    most = max(counts.values())
+    trainers = [name for name, count in counts.items() if count == most]
     message = f"got a config of {' or '.join(TRAINERS[name] for name in trainers)}, expected a spec"
     message += "; its batch is one of each GPU, its data are named with --train-root or "
     message += "--set train_annotations, and what it does not say is this skill's default"
@@ -98,19 +105,6 @@ def _words(table: dict) -> dict[str, set[str]]:
         if whose:
             found[name] = whose
     return found
-
-
-def _trainers(table: dict) -> list[str]:
-    """Return the trainers most of whose words a config has: several where their words are the
-    same."""
-    counts = dict.fromkeys(TRAINERS, 0)
-    for whose in _words(table).values():
-        for name in whose:
-            counts[name] += 1
-    if "dataset" not in table:
-        counts = {name: count for name, count in counts.items() if name not in NAMES_A_DATASET}
-    most = max(counts.values())
-    return [name for name, count in counts.items() if count == most]
 
 
 def _other_kind(table: dict, action: str) -> str:
@@ -171,20 +165,14 @@ def _changes(table: dict, lora: bool) -> tuple[dict[str, object], list[str]]:
         else:
             changes[key] = meant
             named_by[key] = name
-    if batch := _batch(table):
-        changes[BATCH] = batch
-        left = [name for name in left if name not in (*PASSES, PASSES_OF_STEP)]
-    return changes, left
-
-
-def _batch(table: dict) -> int:
-    """Return the records of a step on each GPU; 0 where the config does not say both its
-    factors."""
     sizes = [table[name] for name in PASSES if name in table][:1]
     # ms-swift alone takes another number of passes than one where it is not told.
     sizes.append(table.get(PASSES_OF_STEP, None if "dataset" in table else 1))
     is_told = len(sizes) > 1 and all(type(size) is int and size > 0 for size in sizes)
-    return math.prod(sizes) if is_told else 0
+    if batch := (math.prod(sizes) if is_told else 0):
+        changes[BATCH] = batch
+        left = [name for name in left if name not in (*PASSES, PASSES_OF_STEP)]
+    return changes, left
 
 
 def _moved(table: dict, name: str, value) -> tuple[str, object]:

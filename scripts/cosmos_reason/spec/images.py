@@ -140,11 +140,6 @@ def settings(action: str) -> dict[str, dict]:
     return found
 
 
-def _known(action: str) -> set[str]:
-    """Return keys of ours that some images read and others are not known to."""
-    return {key for rules in _rules(action) for key in rules.get("knows", ())}
-
-
 def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
     """Return a copy of a spec in our words, and what was said in an image's own. What an image is
     given when it is launched is taken out; two names with different values are left, to be
@@ -158,18 +153,7 @@ def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
         document.delete(whole, theirs)
         document.set_value(whole, ours, value)
         renamed.append(f"{theirs} is {ours} = {value_text(value)}")
-    given, found = _taken_out(action, whole)
-    renamed += given
-    if renamed:
-        message = f"got an image's own keys: {', '.join(renamed)}"
-        found.insert(0, findings.info("SPEC-TRANSLATED", "spec", message))
-    return whole, found
-
-
-def _taken_out(action: str, whole: dict) -> tuple[list[str], list[findings.Finding]]:
-    """Take out of a spec what images are given anyway: what is to be told of it, and a warning for
-    each other value."""
-    renamed, found = [], []
+    found = []
     for key, entry in _given(action).items():
         value = document.get(whole, key, document.MISSING)
         if value is document.MISSING:
@@ -180,12 +164,15 @@ def _taken_out(action: str, whole: dict) -> tuple[list[str], list[findings.Findi
         else:
             message = f"got {value_text(value)}, left it out: {entry['reason']}"
             found.append(findings.warning("SPEC-COMPLETED-OTHERWISE", key, message))
-    return renamed, found
+    if renamed:
+        message = f"got an image's own keys: {', '.join(renamed)}"
+        found.insert(0, findings.info("SPEC-TRANSLATED", "spec", message))
+    return whole, found
 
 
 def check(action: str, written: dict, name: str, version: str | None) -> list[findings.Finding]:
-    """Errors for the keys and values of a spec, as somebody wrote it, that another image has and
-    this one is not known to read; word of the version whose rules are taken for one that is not
+    """Return errors for the keys and values of a spec, as somebody wrote it, that another image has
+    and this one is not known to read; word of the version whose rules are taken for one that is not
     listed."""
     image = facts(name, version)
     found = _taken_for(name, version)
@@ -196,12 +183,7 @@ def check(action: str, written: dict, name: str, version: str | None) -> list[fi
                 lacking.setdefault(key, other["version"])
     if lacking:
         found.append(_refusal(action, lacking, image["version"]))
-    return found + _refused_values(action, written, image)
-
-
-def _refused_values(action: str, written: dict, image: dict) -> list[findings.Finding]:
-    """Return an error for each value that another image takes and this one is not known to."""
-    found = []
+    # Values that another image takes and this one is not known to.
     for other in bundle.skill_info()["images"].values():
         for key, value in sorted(_own_values(action, other) - _own_values(action, image)):
             if document.get(written, key) == value:
@@ -255,7 +237,9 @@ def _taken_for(name: str, version: str | None) -> list[findings.Finding]:
 def _refusal(action: str, lacking: dict[str, str], version: str) -> findings.Finding:
     """Return the error about keys, each with the version that has it."""
     ours = {theirs: word for word, theirs in _own_names(action).items()}
-    has_no_word = passed_on(action) | _known(action)
+    has_no_word = passed_on(action)
+    for rules in _rules(action):  # keys of ours that some images read and others may not
+        has_no_word.update(rules.get("knows", ()))
     parts = []
     for key in sorted(lacking):
         instead = f" ({ours[key]} there)" if key in ours else ""

@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from cosmos_reason.base import bundle
 from cosmos_reason.spec import document, images, values
@@ -114,7 +114,11 @@ def is_trainers_own(action: str, key: str, value) -> bool:
     """Return whether cosmos-rl 0.4.7, a version before it, or an image of NVIDIA's has what no
     schema here describes: a key, an empty table, a value, or one for each part of the model."""
     if key in PER_PART and isinstance(value, list | dict) and value:
-        return _are_rates(action, key, value.values() if isinstance(value, dict) else value)
+        # One rate for each part of the model, 0 for a part that is not trained.
+        is_valid = validator(action).evolve(schema=document.keys(action)[key]).is_valid
+        entries = value.values() if isinstance(value, dict) else value
+        trained = [entry for entry in entries if entry != 0]
+        return bool(trained) and all(is_valid(entry) for entry in trained)
     if key in OTHER_VALUES and value in OTHER_VALUES[key]:
         return True
     if value == {}:
@@ -124,13 +128,6 @@ def is_trainers_own(action: str, key: str, value) -> bool:
     if key in images.passed_on(action):
         return True
     return document.is_extra(action, key) or key in document.former_keys_of(action)
-
-
-def _are_rates(action: str, key: str, entries: Iterable) -> bool:
-    """Return whether each is one, or 0 for a part of the model that is not trained."""
-    is_valid = validator(action).evolve(schema=document.keys(action)[key]).is_valid
-    trained = [entry for entry in entries if entry != 0]
-    return bool(trained) and all(is_valid(entry) for entry in trained)
 
 
 def unportable(value, key: str = "") -> Iterator[tuple[str, str]]:
@@ -147,33 +144,27 @@ def unportable(value, key: str = "") -> Iterator[tuple[str, str]]:
                 reason = "the trainer's TOML reader cuts it"
                 yield key, f"an entry that begins with a comma, expected other text: {reason}"
         return
-    problem = _text_problem(value) if isinstance(value, str) else _number_problem(value)
+    problem = _problem_of_scalar(value)
     if problem:
         yield key, problem
 
 
-def _text_problem(text: str) -> str:
-    if "\x00" in text or text.encode("utf-8", "replace").decode() != text:
-        return "text with a NUL or with bytes that are not UTF-8, expected valid text"
-    if text == '"' or text.startswith('""'):
-        reason = "the trainer's TOML reader loses it"
-        return f"quotation marks at the beginning, expected other text: {reason}"
-    return ""
-
-
-def _in_float32(value: float) -> float:
-    try:
-        return struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _number_problem(value) -> str:
-    """Return what is wrong with a value that is no text, list or table."""
+def _problem_of_scalar(value) -> str:
+    """Return what is wrong with a value that is no list or table; "" where nothing is."""
+    if isinstance(value, str):
+        if "\x00" in value or value.encode("utf-8", "replace").decode() != value:
+            return "text with a NUL or with bytes that are not UTF-8, expected valid text"
+        if value == '"' or value.startswith('""'):
+            reason = "the trainer's TOML reader loses it"
+            return f"quotation marks at the beginning, expected other text: {reason}"
+        return ""
     if isinstance(value, float):
         if not math.isfinite(value):
             return f"{value}, expected a finite number"
-        in_trainer = _in_float32(value)
+        try:
+            in_trainer = struct.unpack("f", struct.pack("f", value))[0]
+        except OverflowError:
+            in_trainer = math.copysign(math.inf, value)
         if math.isinf(in_trainer) or (value and not in_trainer):
             return f"{value}, which is {in_trainer:g} in float32, expected what trainers can hold"
         return ""

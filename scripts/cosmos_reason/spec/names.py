@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -121,7 +121,12 @@ def _counterpart(other: str, action: str, key: str) -> str:
 def misspelt(action: str, key: str) -> list[str]:
     """Return the key, table or short name that differs from `key` by one letter of one part; empty
     where several do."""
-    found = [name for name in _with_tables(document.keys(action)) if _is_misspelling(key, name)]
+    names = set()  # keys, and the tables around them
+    for name in document.keys(action):
+        while name:
+            names.add(name)
+            name = name.rpartition(".")[0]
+    found = [name for name in names if _is_misspelling(key, name)]
     if "." not in key:
         short = {document.last_part(name) for name in document.keys(action)}
         short |= bundle.skill_info()["shorthand"][action].keys()
@@ -148,16 +153,6 @@ def _names_of_all() -> frozenset[str]:
     return frozenset(part for name in keys for part in name.split("."))
 
 
-def _with_tables(keys: Iterable[str]) -> set[str]:
-    """Return keys, and the tables around them."""
-    found = set()
-    for key in keys:
-        while key:
-            found.add(key)
-            key = key.rpartition(".")[0]
-    return found
-
-
 def unknown_keys(action: str, key: str, value) -> Iterator[findings.Finding]:
     """Yield the findings about a key that the action does not have, with what it means here; one
     for each key in a table that is not ours."""
@@ -176,11 +171,12 @@ def unknown_keys(action: str, key: str, value) -> Iterator[findings.Finding]:
 
 def _unknown_key(action: str, key: str, value, same: str, close: list[str]) -> findings.Finding:
     """Report an unknown key. `same` means the same as `key`, `close` is written much the same."""
-    other = _key_of_other_action(action, key)
-    if other:
-        got = f"a key of the {other[0]} spec" + ("" if other[1] == key else f", {other[1]}")
-        fix = _renaming(action, key, same, value)
-        return _unknown(action, key, got, [same] if same else [], fix)
+    for other in bundle.ACTIONS:
+        name = full_name(other, key)
+        if other != action and name in document.keys(other):
+            got = f"a key of the {other} spec" + ("" if name == key else f", {name}")
+            fix = _renaming(action, key, same, value)
+            return _unknown(action, key, got, [same] if same else [], fix)
     inside = [name for name in document.keys(action) if name.startswith(f"{key}.")]
     if inside and not isinstance(value, dict):
         return _unknown(action, key, "a table", inside[:3], Fix())
@@ -230,8 +226,8 @@ def _strangers(action: str, spec: dict) -> list[tuple[str, object]]:
 
 
 def near_in_custom(action: str, key: str) -> list[str]:
-    """Our name that one below `custom` misspells or means in other words; empty when it is nothing
-    like ours."""
+    """Return our name that one below `custom` misspells or means in other words; empty when it is
+    nothing like ours."""
     table, _, leaf = key.rpartition(".")
     known = document.custom_tables(action)
     if table != "custom":
@@ -277,37 +273,23 @@ def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
     first of them stands."""
     causes: dict[str, list[findings.Finding]] = {}
     for finding in found:
-        causes.setdefault(_cause(finding), []).append(finding)
+        is_former = finding.id == "SPEC-KEY-FORMER"
+        cause = finding.data["note"] if is_former else f"{finding.id} {finding.where}"
+        causes.setdefault(cause, []).append(finding)
     joined = []
-    for alike in causes.values():
-        joined.append(_as_one(alike) if len(alike) > 1 else alike[0])
+    for cause, alike in causes.items():
+        one = alike[0]
+        if len(alike) > 1:
+            fix = Fix()
+            for finding in alike:
+                fix |= finding.fix
+            places = ", ".join(finding.where for finding in alike)
+            current = ", ".join(filter(None, dict.fromkeys(each.data["key"] for each in alike)))
+            use = f"use {current}: " if current else ""
+            message = f"got {places}, names no trainer here reads; {use}{cause}"
+            one = replace(one, message=message, fix=fix)
+        joined.append(one)
     return joined
-
-
-def _cause(finding: findings.Finding) -> str:
-    if finding.id != "SPEC-KEY-FORMER":
-        return f"{finding.id} {finding.where}"
-    return finding.data["note"]
-
-
-def _as_one(alike: list[findings.Finding]) -> findings.Finding:
-    fix = Fix()
-    for finding in alike:
-        fix |= finding.fix
-    places = ", ".join(finding.where for finding in alike)
-    current = ", ".join(filter(None, dict.fromkeys(finding.data["key"] for finding in alike)))
-    use = f"use {current}: " if current else ""
-    message = f"got {places}, names no trainer here reads; {use}{_cause(alike[0])}"
-    return replace(alike[0], message=message, fix=fix)
-
-
-def _key_of_other_action(action: str, key: str) -> tuple[str, str] | None:
-    """Return (the action, its key) that a name is."""
-    for other in bundle.ACTIONS:
-        name = full_name(other, key)
-        if other != action and name in document.keys(other):
-            return other, name
-    return None
 
 
 def _unknown(action: str, key: str, got: str, near: list[str], fix: Fix) -> findings.Finding:

@@ -41,8 +41,8 @@ def write(
 
 
 def of_values(spec: str | Path) -> dict[str, str]:
-    """Key -> origin. Empty when there are none, or when the spec was deleted or edited since they
-    were written."""
+    """Return key -> origin. Empty when there are none, or when the spec was deleted or edited since
+    they were written."""
     record = _read(spec)
     origins = record.get("origins")
     if not isinstance(origins, dict) or not os.path.isfile(spec):

@@ -14,6 +14,11 @@ from cosmos_reason.spec.values import expected, shown
 
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes, on Linux
 UNFILLED = 3  # so many empty values are a template's, not mistakes
+# The flag that puts several annotation files together, where one file was expected.
+SEVERAL_FILES = {
+    TRAIN_ANNOTATIONS: "--train-root",
+    "custom.val_dataset.annotation_path": "--eval-root",
+}
 
 
 def validate(action: str, spec: dict) -> list[findings.Finding]:
@@ -21,13 +26,14 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
 
     What only the trainer's own configuration class knows is passed on and told in one info.
     """
-    if flat_configs.is_one(spec):
+    if flat_configs.is_flat_config(spec):
         return [flat_configs.refusal("spec", spec)]
     other = actions.other_than(action, spec)
     if other:
         message = f"got {actions.a_spec(other)}, expected {actions.a_spec(action)}"
         return [findings.error("SPEC-ACTION", "spec", message)]
     found: dict[str, findings.Finding] = {}
+    # What has been told is taken out of this copy, so that the schema does not tell it again.
     rest = copy.deepcopy(spec)
     for key, problem in legal.unportable(spec):
         # null says no value: the template's takes its place. No other value can be guessed.
@@ -59,6 +65,7 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         if "." in key and key not in document.keys(action) and document.delete(rest, key):
             message = "passed on as --allow-extra-key asked; cosmos-rl 0.4.7 does not read it"
             found[key] = findings.warning("SPEC-KEY-EXTRA", key, message)
+    # jsonschema is imported only where something is wrong: it takes longer than all else here.
     is_legal = legal.fits(bundle.schema(action), rest)
     for problem in () if is_legal else legal.validator(action).iter_errors(rest):
         for finding in _explained(action, rest, problem):
@@ -68,7 +75,14 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         finding.where: finding
         for finding in _passed_on([key for key in unchecked if key not in settings])
     } | found
-    return _without_those_that_a_renaming_brings(found)
+    # A missing key or table is not reported when the fix of an unknown one sets it.
+    renamed = brought_by_renamings(found.values())
+    kept = []
+    for key, finding in found.items():
+        is_brought = any(f"{name}.".startswith(f"{key}.") for name in renamed)
+        if finding.id != "SPEC-KEY-MISSING" or not is_brought:
+            kept.append(finding)
+    return kept
 
 
 def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
@@ -88,15 +102,9 @@ def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
 
 
 def by_cause(action: str, spec: dict, found: list[findings.Finding]) -> list[findings.Finding]:
-    """Return what `validate` found in a spec, those with one cause as one finding."""
-    return _unfilled_as_one(action, spec, names.former_by_cause(found))
-
-
-def _unfilled_as_one(
-    action: str, spec: dict, found: list[findings.Finding]
-) -> list[findings.Finding]:
-    """Return the findings, those about the empty texts and zeros of a template that nobody filled
-    in as one."""
+    """Return what `validate` found in a spec, those with one cause as one finding: former names
+    that had to go for one reason, empty texts and zeros of a template that nobody filled in."""
+    found = names.former_by_cause(found)
     empty = []
     for finding in found:
         value = document.get(spec, finding.where)
@@ -135,19 +143,6 @@ def brought_by_renamings(found: Iterable[findings.Finding]) -> set[str]:
     return brought
 
 
-def _without_those_that_a_renaming_brings(
-    found: dict[str, findings.Finding],
-) -> list[findings.Finding]:
-    """Return a missing key or table is not reported when the fix of an unknown one sets it."""
-    renamed = brought_by_renamings(found.values())
-    kept = []
-    for key, finding in found.items():
-        is_brought = any(f"{name}.".startswith(f"{key}.") for name in renamed)
-        if finding.id != "SPEC-KEY-MISSING" or not is_brought:
-            kept.append(finding)
-    return kept
-
-
 def _explained(action: str, spec: dict, problem) -> Iterator[findings.Finding]:
     """Yield the findings about one error of jsonschema."""
     where = ".".join(part for part in problem.absolute_path if isinstance(part, str))
@@ -179,32 +174,19 @@ def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Findi
         hint = f" Did you mean {shown(meant)}?"
     fix = Fix(changes={where: meant})
     if meant is document.MISSING:  # the legal values are told; which one was meant is not known
-        fix = restored(action, where) if got == "" else _several_files(where, got)
-        if got == 0 and type(got) is not bool and _may_be_off(action, where):
-            fix = Fix(changes={where: None})
+        fix = restored(action, where) if got == "" else Fix()
+        schema = document.keys(action).get(where, {})
+        is_number = schema.get("type") in ("integer", "number")
+        if got == 0 and type(got) is not bool and is_number and schema.get("default") is None:
+            fix = Fix(changes={where: None})  # which says nothing when absent, as 0 does elsewhere
+        flag = SEVERAL_FILES.get(where) if isinstance(got, list) else None
+        folders = {str(file).rpartition("/")[0] or "." for file in got} if flag else ()
+        if flag and len(folders) == len(got):  # those of several folders: the flag joins them
+            fix = Fix(flags={flag: sorted(folders)})
         fix = replace(fix, sure=False)
     wanted = expected(document.keys(action).get(where) or problem.schema)
     message = f"got {shown(got)}, expected {wanted}.{hint}"
     return findings.error("SPEC-VALUE", where or "spec", message, fix)
-
-
-def _may_be_off(action: str, key: str) -> bool:
-    """Return whether a key is a number that says nothing when it is absent, as 0 elsewhere does."""
-    schema = document.keys(action).get(key, {})
-    return schema.get("type") in ("integer", "number") and schema.get("default") is None
-
-
-def _several_files(key: str, got: object) -> Fix:
-    """Return the flag that puts several annotation files together, where a key got those of several
-    folders; else nothing."""
-    flags = {TRAIN_ANNOTATIONS: "--train-root"}
-    flags["custom.val_dataset.annotation_path"] = "--eval-root"
-    if key not in flags or not isinstance(got, list):
-        return Fix()
-    folders = {str(file).rpartition("/")[0] or "." for file in got}
-    if len(folders) < len(got):
-        return Fix()
-    return Fix(flags={flags[key]: sorted(folders)})
 
 
 def restored(action: str, key: str) -> Fix:

@@ -52,20 +52,17 @@ def parse(schema: dict, written: str):
         if schema.get("x-path") and written.startswith("[") and written.endswith("]"):
             inside = written[1:-1].strip()
             return _list({"items": {"type": "string"}}, inside) if inside else []
-        return _unquoted(written)
+        value = _toml(written) if written.startswith(('"', "'")) else written
+        return value if isinstance(value, str) else written
     value = _toml(written)
-    if not isinstance(value, str) or _is_choice(schema, written):
+    for option in _options(schema):  # what is legal as it stands is no list with one entry
+        is_text = option.get("type") == "string" and "," not in written
+        if is_text or option.get("const") == written:
+            return value
+    if not isinstance(value, str):
         return value
     lists = [option for option in _options(schema) if option.get("type") == "array"]
     return _list(lists[0], written) if lists else value
-
-
-def _unquoted(written: str) -> str:
-    if written.startswith(('"', "'")):
-        value = _toml(written)
-        if isinstance(value, str):
-            return value
-    return written
 
 
 def _list(schema: dict, written: str) -> list:
@@ -110,16 +107,6 @@ def _toml(written: str):
 
 def _options(schema: dict) -> list[dict]:
     return schema.get("anyOf", [schema])
-
-
-def _is_choice(schema: dict, written: str) -> bool:
-    """Return whether the text is legal as it stands, so that it is not taken for a list with one
-    entry."""
-    for option in _options(schema):
-        is_text = option.get("type") == "string" and "," not in written
-        if is_text or option.get("const") == written:
-            return True
-    return False
 
 
 # ---- as they are told ----------------------------------------------------------------------------
@@ -168,7 +155,10 @@ def near(schema: dict, value) -> list:
     if isinstance(value, float) and value.is_integer():
         return [int(value)]
     if isinstance(value, list):
-        return value if len(value) == 1 else [_in_our_letters(schema, value)]
+        if len(value) == 1:
+            return value
+        ours = {_plain(choice): choice for choice in schema.get("items", {}).get("enum", ())}
+        return [list(dict.fromkeys(ours.get(_plain(entry), str(entry)) for entry in value))]
     if not isinstance(value, str):
         return []
     choices = {}
@@ -180,11 +170,6 @@ def near(schema: dict, value) -> list:
     meant = [plain, *([_plain(SAME_VALUES[plain])] if plain in SAME_VALUES else [])]
     same = [choices[name] for name in meant if name in choices]
     return [parse(schema, value), parse(schema, value.lower()), *same, *YES_OR_NO.get(plain, [])]
-
-
-def _in_our_letters(schema: dict, entries: list) -> list:
-    choices = {_plain(choice): choice for choice in schema.get("items", {}).get("enum", ())}
-    return list(dict.fromkeys(choices.get(_plain(entry), str(entry)) for entry in entries))
 
 
 def _plain(value: object) -> str:
