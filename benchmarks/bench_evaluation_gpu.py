@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import torch
 from bench_engine_gpu import set_up_geometry, synchronize, write_data
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import AutoTokenizer, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
@@ -62,20 +62,44 @@ def write_questions(data: Path) -> None:
     files.write_json(data / "asked.json", asked)
 
 
-def spec_of(root: Path, size: int) -> dict:
+def spec_of(model: Path, changes: dict) -> dict:
+    """Return the evaluate spec that all benchmarks of answers share: the questions beside the
+    model, and `changes` by key."""
+    root = model.parent
     table = document.template("evaluate")
-    changes = {
+    same = {
         "dataset.annotation_path": str(root / "data" / "asked.json"),
         "dataset.media_dir": str(root / "data"),
-        "model.model_name": str(root / GEOMETRY),
+        "model.model_name": str(model),
         "vision": {"nframes": FRAMES, "resized_height": SIDE, "resized_width": SIDE},
         "generation.max_tokens": TOKENS,
-        "evaluation.batch_size": size,
         "results_dir": str(root / "results"),
     }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
+    document.set_values(table, same | changes)
     return document.with_defaults("evaluate", table)
+
+
+def make_model(root: Path, texts: list[str]) -> Path:
+    """Write an 8B model with random weights, whose tokenizer knows the texts, beside a miniature
+    (`tiny`). Where there is no GPU, the miniature alone."""
+    tiny_omni.build(root / "omni", 1, texts)
+    conversion.convert(omni.open_source(root / "omni"), root / "tiny", 10**9, force=False, jobs=1)
+    if not torch.cuda.is_available():
+        return root / "tiny"
+    folder = root / GEOMETRY
+    set_up_geometry(root / "tiny", folder, GEOMETRY)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        network = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(folder))
+    torch.set_default_dtype(torch.float32)
+    with torch.no_grad():  # the likeliest token always has a text
+        network.lm_head.weight[len(AutoTokenizer.from_pretrained(folder)) :] = 0
+    network.save_pretrained(folder, max_shard_size="5GB")
+    # Once for kernels that are chosen at the first call.
+    tokens = torch.zeros((2, 600), dtype=torch.long, device=network.device)
+    network.generate(input_ids=tokens, max_new_tokens=2)
+    return folder
 
 
 class Timed(Responder):
@@ -111,7 +135,7 @@ class Casting(Hardware):
 
 def ask(root: Path, size: int, workers: int | None, is_quick: bool, limit: int):
     """The row of a case, and the response to each question."""
-    spec = spec_of(root, size)
+    spec = spec_of(root / GEOMETRY, {"evaluation.batch_size": size})
     responder = Timed(spec)
     responder.workers, responder.is_quick = workers, is_quick
     asked = questions.read(spec["dataset"], -1)[:limit]
@@ -153,20 +177,7 @@ def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
     write_data(root / "data")
     write_questions(root / "data")
-    tiny_omni.build(root / "omni", 1, ["What is in the clip? A grey box."])
-    conversion.convert(omni.open_source(root / "omni"), root / "tiny", 10**9, force=False, jobs=1)
-    set_up_geometry(root / "tiny", root / GEOMETRY, GEOMETRY)
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        config = Qwen3VLConfig.from_pretrained(root / GEOMETRY)
-        network = Qwen3VLForConditionalGeneration(config)
-    torch.set_default_dtype(torch.float32)
-    network.save_pretrained(root / GEOMETRY, max_shard_size="5GB")
-    # Once for kernels that are chosen at the first call.
-    tokens = torch.zeros((2, 600), dtype=torch.long, device=network.device)
-    network.generate(input_ids=tokens, max_new_tokens=2)
-    del network, tokens
+    make_model(root, ["What is in the clip? A grey box."])
     first = None
     for size, workers, is_quick, limit in CASES:
         row, found = ask(root, size, workers, is_quick, limit)

@@ -17,21 +17,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
+import bench_evaluation_gpu as bench
 import torch
-from bench_engine_gpu import set_up_geometry, synchronize, write_data
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from bench_engine_gpu import synchronize, write_data
 
 from cosmos_reason.base import files
-from cosmos_reason.checkpoints import conversion, omni
-from cosmos_reason.demo import tiny_omni
 from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.evaluation import questions
-from cosmos_reason.spec import document
 
 ON_GPU = torch.cuda.is_available()
 QUESTIONS, AT_A_TIME = (96, 32) if ON_GPU else (32, 16)
 PER_CLIP = (1, 3, 8)
-SIDE, FRAMES = (448 if ON_GPU else 192), 8
+SIDE = bench.SIDE if ON_GPU else 192
 ASKED = "What does part {n} of the machine do?\n(A) turns\n(B) stops\n(C) falls\n(D) rises\n{tail}"
 TAIL = "Answer with the option's letter from the given choices directly."
 
@@ -45,35 +42,6 @@ def write_questions(data: Path, per_clip: int) -> None:
         turns = [{"from": "human", "value": f"<video>\n{text}"}, {"from": "gpt", "value": "A"}]
         asked.append(record | {"id": str(number), "conversations": turns})
     files.write_json(data / "asked.json", asked)
-
-
-def spec_of(root: Path, model: Path) -> dict:
-    table = document.template("evaluate")
-    changes = {
-        "dataset.annotation_path": str(root / "data" / "asked.json"),
-        "dataset.media_dir": str(root / "data"),
-        "model.model_name": str(model),
-        "vision": {"nframes": FRAMES, "resized_height": SIDE, "resized_width": SIDE},
-        "generation.max_tokens": 2,
-        "results_dir": str(root / "results"),
-    }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
-    return document.with_defaults("evaluate", table)
-
-
-def set_up(root: Path) -> Path:
-    tiny_omni.build(root / "omni", 1, [ASKED.format(n="0123456789", tail=TAIL)])
-    conversion.convert(omni.open_source(root / "omni"), root / "tiny", 10**9, force=False, jobs=1)
-    if not ON_GPU:
-        return root / "tiny"
-    set_up_geometry(root / "tiny", root / "8B", "8B")
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        network = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(root / "8B"))
-    torch.set_default_dtype(torch.float32)
-    network.save_pretrained(root / "8B", max_shard_size="5GB")
-    return root / "8B"
 
 
 def seconds(act, ready: list) -> float:
@@ -95,12 +63,12 @@ def decode(responder: Responder, ready: list) -> None:
 
 def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
-    torch.manual_seed(0)
     write_data(root / "data")
-    model = set_up(root)
+    model = bench.make_model(root, [ASKED.format(n="0123456789", tail=TAIL)])
+    view = {"nframes": bench.FRAMES, "resized_height": SIDE, "resized_width": SIDE}
     for per_clip in PER_CLIP:
         write_questions(root / "data", per_clip)
-        spec = spec_of(root, model)
+        spec = bench.spec_of(model, {"vision": view, "generation.max_tokens": 2})
         responder = Responder(spec)
         responder.load()
         ready = [(one, responder.encode(one)) for one in questions.read(spec["dataset"], -1)]

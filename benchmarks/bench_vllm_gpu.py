@@ -9,8 +9,7 @@ answer with 8 or 128 tokens, which random weights do not end by themselves. The 
 prefixes nor processed clips, is warm (`WARM_UP` other questions came before), and is asked through
 `--endpoint` as an evaluation asks. The engine has loaded its model; its `seconds` end with the last
 answer read. `ask = "likelihood"` beside 8 tokens is what weighing yes and no saves. The two never
-run at the same time. Rows of lm_head beyond the tokenizer are 0, so that the likeliest token always
-has a text.
+run at the same time.
 """
 
 import gc
@@ -28,16 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import bench_evaluation_gpu as bench
 import torch
-from bench_engine_gpu import set_up_geometry, write_data
-from transformers import AutoTokenizer, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from bench_engine_gpu import write_data
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import conversion, omni
-from cosmos_reason.demo import tiny_omni
 from cosmos_reason.evaluation import questions
 from cosmos_reason.evaluation.endpoint import Endpoint
-from cosmos_reason.spec import document
 
 QUESTION, ANSWER = "Is a grey box in the clip? Answer yes or no.", "yes"
 PORT, NAME = 18080, "cosmos"
@@ -54,20 +49,6 @@ ENGINE = [
     (128, 128, "generate", 256),
 ]
 SERVER = [(64, 8), (128, 8), (64, 128), (128, 128)]
-
-
-def make_model(root: Path) -> None:
-    tiny_omni.build(root / "omni", 1, [QUESTION, "Yes. No. A grey box."])
-    conversion.convert(omni.open_source(root / "omni"), root / "tiny", 10**9, force=False, jobs=1)
-    set_up_geometry(root / "tiny", root / "8B", "8B")
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        network = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(root / "8B"))
-    torch.set_default_dtype(torch.float32)
-    with torch.no_grad():
-        network.lm_head.weight[len(AutoTokenizer.from_pretrained(root / "8B")) :] = 0
-    network.save_pretrained(root / "8B", max_shard_size="5GB")
 
 
 def write_questions(data: Path) -> None:
@@ -87,16 +68,17 @@ def write_questions(data: Path) -> None:
 
 
 def spec_of(root: Path, size: int, tokens: int, ask: str) -> dict:
-    spec = bench.spec_of(root, size)
-    for key, value in {
-        "generation.max_tokens": tokens,
-        "evaluation.ask": ask,
-        "custom.endpoint.concurrency": size,
-        "custom.endpoint.frames": "video",
-        "custom.endpoint.timeout": 600,
-    }.items():
-        document.set_value(spec, key, value)
-    return document.with_defaults("evaluate", spec)
+    return bench.spec_of(
+        root / bench.GEOMETRY,
+        {
+            "evaluation.batch_size": size,
+            "generation.max_tokens": tokens,
+            "evaluation.ask": ask,
+            "custom.endpoint.concurrency": size,
+            "custom.endpoint.frames": "video",
+            "custom.endpoint.timeout": 600,
+        },
+    )
 
 
 def ask_engine(root: Path, size: int, tokens: int, ask: str, limit: int) -> dict:
@@ -180,7 +162,7 @@ def main() -> None:
     if not (root / "8B").is_dir():
         write_data(root / "data")
         write_questions(root / "data")
-        make_model(root)
+        bench.make_model(root, [QUESTION, "Yes. No. A grey box."])
     gc.collect()
     torch.cuda.empty_cache()
     for case in ENGINE:
