@@ -31,8 +31,7 @@ from cosmos_reason.remote import hub, model_names, s3
 
 def parser() -> cli.Parser:
     parser = cli.Parser(
-        __doc__,
-        "--checkpoint-path --output-path --vlm-model-name --force --check-only --validate",
+        __doc__, "--checkpoint-path --output-path --vlm-model-name --force --check-only --validate"
     )
     source = parser.add_argument_group("source")
     source.add_argument(

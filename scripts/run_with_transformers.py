@@ -169,18 +169,31 @@ def quantize(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome
 
 def ask(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
     """Evaluate, or infer, as a complete evaluate spec says."""
-    from cosmos_reason.evaluation import guard, per_checkpoint
+    from cosmos_reason.evaluation import (
+        as_trained,
+        guard,
+        likelihood,
+        per_checkpoint,
+        questions,
+    )
 
     specs = [complete]
     if args.checkpoint:
         specs, skipped = per_checkpoint.specs(complete, args.checkpoint)
         found += skipped
-    found += check_evaluation(complete, specs)
+    # Whether the models are asked as they were trained, and so that they can answer.
+    for spec in specs:
+        found += [finding for finding in as_trained.check(spec) if finding not in found]
+    found += questions.without_options(complete) + likelihood.without_choices(complete)
     specs = guard.with_guards(specs)
     servers = []
     if args.endpoint:
-        servers, problems = settled(args, specs)
-        found += problems
+        from cosmos_reason.evaluation.endpoint import Endpoint
+
+        for spec in specs:  # the server as each spec asks it, ready for its questions
+            server = Endpoint(spec, args.endpoint, args.served_model)
+            found += [finding for finding in server.settle() if finding not in found]
+            servers.append(server)
     if found:
         findings.say(findings.as_text(found))  # now, not after hours
     results = answer(args, specs, servers)
@@ -197,29 +210,6 @@ def ask(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
     return cli.Outcome(document, remaining, "\n".join(lines))
 
 
-def settled(args, specs: list[dict]) -> tuple[list, list[findings.Finding]]:
-    """Return the server as each spec asks it, ready for its questions, and what there is to say of
-    it."""
-    from cosmos_reason.evaluation.endpoint import Endpoint
-
-    servers, found = [], []
-    for spec in specs:
-        server = Endpoint(spec, args.endpoint, args.served_model)
-        found += [finding for finding in server.settle() if finding not in found]
-        servers.append(server)
-    return servers, found
-
-
-def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding]:
-    """Return whether the models are asked as they were trained, and so that they can answer."""
-    from cosmos_reason.evaluation import as_trained, likelihood, questions
-
-    found = []
-    for spec in specs:
-        found += [finding for finding in as_trained.check(spec) if finding not in found]
-    return found + questions.without_options(complete) + likelihood.without_choices(complete)
-
-
 def answer(args, specs: list[dict], servers: list) -> list[dict]:
     """Return the result of each spec: by its server, by a process per GPU, or by this one."""
     from cosmos_reason.evaluation import per_gpu, run
@@ -233,15 +223,14 @@ def answer(args, specs: list[dict], servers: list) -> list[dict]:
     others = run.others(specs, shard)
     results = []
     for number, spec in enumerate(specs):
-        who = servers[number] if servers else model_here(spec)
+        if servers:
+            who = servers[number]
+        else:
+            from cosmos_reason.engine.answer.responder import Responder
+
+            who = Responder(spec)
         results.append(run.run(spec, args.job_dir, who, shard, digest, others[number]))
     return results
-
-
-def model_here(complete: dict):
-    from cosmos_reason.engine.answer.responder import Responder
-
-    return Responder(complete)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,9 @@ from cosmos_reason.remote import s3
 PARTS = ("tag", "group")  # of rows, beside their types
 PARTS_SHOWN = 20
 IDS_COMPARED = 100_000  # to propose one for --explain
+EXPLAINED = (
+    "id", "type", "question", "gt", "expected", "response", "error", "answer", "rule", "read",
+)  # fmt: skip
 COLUMNS = "{:>8} {:>9} {:>15} {:>10} {:>8} {:>15} {:>7}"
 TITLES = ("rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")
 LARGE_TABLES = ("per_class", "per_question", "per_tag", "per_group", "confusion_matrix")
@@ -188,14 +191,21 @@ def main(args) -> cli.Outcome:
     if args.dataset:
         message = "--dataset has no effect without --compat reason1"
         raise findings.bad_input("USAGE", "--dataset", message)
+    for flag, given in (("--explain", args.explain), ("--export", args.export)):
+        if given and len(args.results) > 1:
+            message = f"it takes one results file or folder, not {len(args.results)}"
+            raise findings.bad_input("USAGE", flag, message)
+    options = grading.Options(args.type, args.tolerance, args.boxes, args.annotations)
     if args.explain:
-        return explain(args)
+        return explain(args, options)
     if args.force and not args.export:
         raise findings.bad_input("USAGE", "--force", "--force has no effect without --export")
-    options = options_of(args)
     judge = judge_of(args)
-    if args.export:
-        return export_rows(args, options)
+    if args.export:  # the rows of one results file for another evaluator, and nothing else
+        tool, folder = args.export
+        _, graded, found = grading.read_one(args.results[0], options)
+        written = exchange.write(graded, tool, folder, args.force)
+        return cli.Outcome({"exported": written, "rows": len(graded)}, found, "\n".join(written))
     chooses, found = choose_threshold(args, options)
     before, problems = read_earlier(args, options, judge)
     found += problems
@@ -313,10 +323,6 @@ def choose_threshold(
     return chooses, found
 
 
-def options_of(args) -> grading.Options:
-    return grading.Options(args.type, args.tolerance, args.boxes, args.annotations)
-
-
 def judge_of(args):
     """Return the judge that the flags name; None without one."""
     if not args.judge:
@@ -432,28 +438,19 @@ def next_analysis(scored: Scored, args) -> tuple[str, ...]:
     if not annotations or not is_there(annotations) or not is_there(media):
         return ()
     folder = rows.folder_of(scored.path)
-    words = [
-        "analyze_gaps.py",
-        "--results-dir",
-        str(scored.path),
-        "--kpi-ann-path",
-        annotations,
-        "--gaps-parquet",
-        str(folder / "gaps.parquet"),
-        "--html",
-        str(folder / "report.html"),
-    ]
-    if media:
-        words += ["--kpi-media-path", media]
-    if args.type != "auto":
-        words += ["--type", args.type]
-    if args.tolerance:
-        words += ["--tolerance", str(args.tolerance)]
-    if args.boxes:
-        words += ["--boxes", args.boxes]
-    if args.compare:
-        words += ["--baseline", str(args.compare)]
-    return tuple(words)
+    flags = {
+        "--results-dir": scored.path,
+        "--kpi-ann-path": annotations,
+        "--gaps-parquet": folder / "gaps.parquet",
+        "--html": folder / "report.html",
+        "--kpi-media-path": media,
+        "--type": "" if args.type == "auto" else args.type,
+        "--tolerance": args.tolerance,
+        "--boxes": args.boxes,
+        "--baseline": args.compare,
+    }
+    given = [word for flag, value in flags.items() if value for word in (flag, str(value))]
+    return ("analyze_gaps.py", *given)
 
 
 def is_there(name: str) -> bool:
@@ -498,7 +495,15 @@ def as_text(run: dict) -> list[str]:
         told = [f"{name} {value:.3f}" for name, value in means.items() if isinstance(value, float)]
         lines.append(f"{kind}: {', '.join(told)}; {means['measured']} of {means['rows']} read")
     if run["text"]:
-        lines.append(text_line(run))
+        text = run["text"]
+        bertscore = ""
+        if "bertscore_f1" in text:
+            bertscore = f", BERTScore {text['bertscore_f1']:.3f}"
+        lines.append(
+            f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}{bertscore}; "
+            f"{run['soft_accuracy']:.1%} of all rows right "
+            f"when texts that overlap by {metrics.SOFT_F1:.0%} count"
+        )
     if "likelihood" in run:
         lines.append(likelihood_line(run["likelihood"]))
     return lines + floors([run]) + ([comparison_line(run)] if "comparison" in run else [])
@@ -558,18 +563,6 @@ def judge_line(run: dict) -> str:
     )
 
 
-def text_line(run: dict) -> str:
-    text = run["text"]
-    bertscore = ""
-    if "bertscore_f1" in text:
-        bertscore = f", BERTScore {text['bertscore_f1']:.3f}"
-    return (
-        f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}{bertscore}; "
-        f"{run['soft_accuracy']:.1%} of all rows right "
-        f"when texts that overlap by {metrics.SOFT_F1:.0%} count"
-    )
-
-
 def likelihood_line(weighed: dict) -> str:
     line = (
         f"by likelihood: {weighed['accuracy']:.1%} of {weighed['rows']} right, calibration error "
@@ -625,46 +618,19 @@ def change(name: str, part: dict) -> str:
     )
 
 
-def export_rows(args, options: grading.Options) -> cli.Outcome:
-    """Write the rows of one results file for another evaluator, and nothing else."""
-    if len(args.results) > 1:
-        message = f"it takes one results file or folder, not {len(args.results)}"
-        raise findings.bad_input("USAGE", "--export", message)
-    tool, folder = args.export
-    _, graded, found = grading.read_one(args.results[0], options)
-    written = exchange.write(graded, tool, folder, args.force)
-    return cli.Outcome({"exported": written, "rows": len(graded)}, found, "\n".join(written))
-
-
-def explain(args) -> cli.Outcome:
+def explain(args, options: grading.Options) -> cli.Outcome:
     """Tell what one row says, and which rule read what in it."""
-    if len(args.results) > 1:
-        message = f"it takes one results file or folder, not {len(args.results)}"
-        raise findings.bad_input("USAGE", "--explain", message)
-    path, graded, _ = grading.read_one(args.results[0], options_of(args))
+    path, graded, _ = grading.read_one(args.results[0], options)
     row = next((row for row in graded if row.id == args.explain), None)
     if row is None:
         message = f"no row has the id {args.explain!r}."
         message += findings.did_you_mean(args.explain, [row.id for row in graded[:IDS_COMPARED]])
         raise findings.bad_input("EVAL-EXPLAIN-ID", path, message)
-    explained = {
-        "id": row.id,
-        "type": row.type,
-        "question": row.question,
-        "gt": row.gt,
-        "expected": row.expected,
-        "response": row.response,
-        "error": row.error,
-        "answer": row.answer,
-        "rule": row.rule,
-        "read": row.read,
-        "words": grading.words_read(row),
-        "outcome": row.outcome,
-    }
-    if row.overlap is not None:
-        explained["overlap"] = row.overlap
-    if row.parts:
-        explained["parts"] = row.parts
+    explained = {name: getattr(row, name) for name in EXPLAINED}
+    explained |= {"words": grading.words_read(row), "outcome": row.outcome}
+    for name in ("overlap", "parts"):
+        if getattr(row, name) not in (None, {}):
+            explained[name] = getattr(row, name)
     lines = []
     for name, value in explained.items():
         lines.append(f"{name + ':':<10} {'-' if value is None else value}")

@@ -16,11 +16,7 @@ from cosmos_reason.base import files
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import (
-    safetensors_files,
-    tensor_numbers,
-    training_settings,
-)
+from cosmos_reason.checkpoints import safetensors_files, tensor_numbers, training_settings
 from cosmos_reason.checkpoints.safetensors_files import Copied, Tensor
 from cosmos_reason.checkpoints.tensor_numbers import FLOATS
 

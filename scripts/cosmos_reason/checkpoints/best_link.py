@@ -33,6 +33,7 @@ def write(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -
         if not (run_dir / part / step_name).is_dir():
             link.unlink(missing_ok=True)
             continue
+        # Renamed over the old link: at no time is there none.
         temporary = files.temporary_name(link)
         temporary.symlink_to(Path("..", run_dir.name, part, step_name))
         os.replace(temporary, link)

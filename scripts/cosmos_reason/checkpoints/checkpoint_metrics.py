@@ -19,14 +19,7 @@ LARGEST = 1e300
 # Numbers of a comparison of general questions before and after.
 PAIRED = {"paired", "fixed", "broken", "unchanged_right", "unchanged_wrong", "p_value"}
 # Metrics of a task, the best evidence first.
-TASK_METRICS = (
-    "accuracy",
-    "balanced_accuracy",
-    "precision",
-    "recall",
-    "f1",
-    "soft_accuracy",
-)
+TASK_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy")
 
 
 def read(output_dir: Path) -> dict[str, dict]:

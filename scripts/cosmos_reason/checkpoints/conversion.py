@@ -78,7 +78,20 @@ def convert(
             raise Failure(broken, EXIT_CHECKS_FAILED)
         with files.whole_folder(output, keep) as work:
             _fill(work, source, _shards(source.tensors, max_shard_bytes), jobs, copied)
-            files.write_json(work / PROVENANCE, _provenance(work, source, hashed))
+            donor = None
+            if source.supplied:
+                donor = {**_origin(source.donor), "supplied": list(source.supplied)}
+            provenance = {
+                "schema_version": 1,
+                "mapping_version": source.layout.version,
+                "source": {**_origin(source.folder), "fingerprint": source.fingerprint},
+                "donor": donor,
+                "tensors": len(source.tensors),
+                "dropped": source.dropped,
+                "total_size": source.total_size,
+                "files": {path.name: _facts(path, hashed) for path in sorted(work.iterdir())},
+            }
+            files.write_json(work / PROVENANCE, provenance)
             findings = check_output(work, source.fingerprint)
             if findings:
                 shutil.rmtree(work)
@@ -163,22 +176,6 @@ def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
         )
         findings.append(error("CKPT-OUTPUT-OTHER", folder, message))
     return findings + run_outputs.verify_model(folder)
-
-
-def _provenance(work: Path, source: Source, hashed: bool) -> dict:
-    donor = None
-    if source.supplied:
-        donor = {**_origin(source.donor), "supplied": list(source.supplied)}
-    return {
-        "schema_version": 1,
-        "mapping_version": source.layout.version,
-        "source": {**_origin(source.folder), "fingerprint": source.fingerprint},
-        "donor": donor,
-        "tensors": len(source.tensors),
-        "dropped": source.dropped,
-        "total_size": source.total_size,
-        "files": {path.name: _facts(path, hashed) for path in sorted(work.iterdir())},
-    }
 
 
 def _origin(folder: Path) -> dict:

@@ -20,25 +20,21 @@ def find(folder: Path) -> Path | None:
     """Return the checkpoint (RUN/checkpoints/iter_N) that a folder is, is part of, or has as its
     newest; None for anything else, and for what may not be read, which others tell."""
     try:
-        return _find(folder)
+        if any(folder.glob("*.distcp")):
+            return folder.parent if folder.name == "model" else folder
+        if any((folder / "model").glob("*.distcp")):
+            return folder
+        for home in (folder, folder / "checkpoints"):
+            named = home / NEWEST
+            newest = home / named.read_text(encoding="utf-8").strip() if named.is_file() else None
+            found = [path for path in home.glob("iter_*") if any((path / "model").glob("*.distcp"))]
+            if newest in found:
+                return newest
+            if found:
+                return max(found, key=lambda path: path.name)
+        return None
     except OSError:
         return None
-
-
-def _find(folder: Path) -> Path | None:
-    if any(folder.glob("*.distcp")):
-        return folder.parent if folder.name == "model" else folder
-    if any((folder / "model").glob("*.distcp")):
-        return folder
-    for home in (folder, folder / "checkpoints"):
-        named = home / NEWEST
-        newest = home / named.read_text(encoding="utf-8").strip() if named.is_file() else None
-        found = [path for path in home.glob("iter_*") if any((path / "model").glob("*.distcp"))]
-        if newest in found:
-            return newest
-        if found:
-            return max(found, key=lambda path: path.name)
-    return None
 
 
 def refuse(folder: Path, flag: str) -> None:
@@ -54,12 +50,8 @@ def refusal(folder: Path, checkpoint: Path, flag: str) -> Failure:
         f"it is a checkpoint of cosmos-framework ({checkpoint.name}, DCP shards), which it alone "
         f"reads; export it there, then give the result as {flag}"
     )
-    return bad_input("CKPT-DCP", folder, message, Fix(command=export_command(checkpoint)))
-
-
-def export_command(checkpoint: Path) -> str:
-    """Return the command of cosmos-framework that writes safetensors of a checkpoint."""
     config = checkpoint.parent.parent / "config.yaml"
     words = [*EXPORT.split(), "--checkpoint-path", str(checkpoint)]
     words += ["--config-file", str(config) if config.is_file() else "RUN/config.yaml"]
-    return shlex.join([*words, "-o", f"{checkpoint}-safetensors"])
+    fix = Fix(command=shlex.join([*words, "-o", f"{checkpoint}-safetensors"]))
+    return bad_input("CKPT-DCP", folder, message, fix)

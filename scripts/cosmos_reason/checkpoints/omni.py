@@ -79,7 +79,18 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
     `donor`, a Qwen3-VL or Omni folder, supplies what the checkpoint lacks: exports of fine-tunes
     have no text and vision config, and may have no vision tower, tokenizer or processors.
     """
-    _refuse_folders(folder, donor)
+    if not folder.is_dir():
+        message = f"there is no such folder; name a {families.OMNI.title} checkpoint"
+        raise bad_input("CKPT-SOURCE-MISSING", folder, message)
+    if donor and not donor.is_dir():
+        message = f"there is no such folder; name a {families.OMNI.family.title} model"
+        raise bad_input("CKPT-DONOR-MISSING", donor, message)
+    dcp.refuse(folder, "--checkpoint-path")
+    snapshots = sorted(folder.glob("snapshots/*/config.json"))
+    if snapshots:
+        message = "it is the whole Hub cache of a model; name one snapshot of it"
+        fix = Fix(flags={"--checkpoint-path": snapshots[-1].parent})
+        raise bad_input("CKPT-HUB-CACHE", folder, message, fix)
     omni_config = safetensors_files.read_object(folder / "config.json")
     layout = _layout(folder, omni_config)
     stored, findings = safetensors_files.read_folder(folder, partial(_is_dropped, layout))
@@ -87,7 +98,10 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
     findings += mapping_findings
     supplied = []
     if donor and not any(name.startswith(layout.vision) for name in tensors):
-        tensors |= _vision_tower(donor, layout)
+        for file in _vision_shards(donor, layout):
+            for name, tensor in safetensors_files.read_header(donor / file).items():
+                if target := _vision_name(name, layout):
+                    tensors[target] = tensor
         supplied.append("vision tower")
     full_config = omni_config
     if donor and not {"text_config", "vision_config"} <= omni_config.keys():
@@ -106,21 +120,6 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
         raise Failure(findings, EXIT_CHECKS_FAILED)
     fingerprint = _fingerprint(layout, tensors, texts)
     return Source(folder, donor, layout, tuple(supplied), tensors, dropped, texts, fingerprint)
-
-
-def _refuse_folders(folder: Path, donor: Path | None) -> None:
-    if not folder.is_dir():
-        message = f"there is no such folder; name a {families.OMNI.title} checkpoint"
-        raise bad_input("CKPT-SOURCE-MISSING", folder, message)
-    if donor and not donor.is_dir():
-        message = f"there is no such folder; name a {families.OMNI.family.title} model"
-        raise bad_input("CKPT-DONOR-MISSING", donor, message)
-    dcp.refuse(folder, "--checkpoint-path")
-    snapshots = sorted(folder.glob("snapshots/*/config.json"))
-    if snapshots:
-        message = "it is the whole Hub cache of a model; name one snapshot of it"
-        fix = Fix(flags={"--checkpoint-path": snapshots[-1].parent})
-        raise bad_input("CKPT-HUB-CACHE", folder, message, fix)
 
 
 def _layout(folder: Path, config: dict) -> Layout:
@@ -215,16 +214,6 @@ def _vision_shards(folder: Path, layout: Layout) -> list[str]:
         if not any(_vision_name(name, layout) for name in names):
             return []
     return [single.name]
-
-
-def _vision_tower(donor: Path, layout: Layout) -> dict[str, Tensor]:
-    tower = {}
-    for file in _vision_shards(donor, layout):
-        for name, tensor in safetensors_files.read_header(donor / file).items():
-            target = _vision_name(name, layout)
-            if target:
-                tower[target] = tensor
-    return tower
 
 
 def _vision_name(name: str, layout: Layout) -> str | None:
@@ -350,18 +339,17 @@ def _json_bytes(value) -> bytes:
 
 
 def _fingerprint(layout: Layout, tensors: Mapping[str, Tensor], texts: Mapping[str, bytes]) -> str:
-    stamps = {file: _stamp(file) for file in {tensor.file for tensor in tensors.values()}}
+    stamps = {}
+    for file in {tensor.file for tensor in tensors.values()}:
+        real = Path(os.path.realpath(file))
+        status = real.stat()
+        stamps[file] = f"{status.st_size} {status.st_mtime_ns}"
+        # In the caches of the Hub and of S3 a name tells a file apart, whenever it was copied.
+        if real.parent.name == "blobs" or s3.cache() in real.parents:
+            stamps[file] = f"{real.parent.name}/{real.name}"
     facts: list[tuple] = []
     for name, tensor in tensors.items():
         facts.append((name, tensor.dtype, tensor.shape, stamps[tensor.file], tensor.begin))
     for name, text in texts.items():
         facts.append((name, hashlib.sha256(text).hexdigest()))
     return hashlib.sha256(repr((layout.version, sorted(facts))).encode()).hexdigest()
-
-
-def _stamp(file: Path) -> str:
-    real = Path(os.path.realpath(file))
-    if real.parent.name == "blobs" or s3.cache() in real.parents:
-        return f"{real.parent.name}/{real.name}"
-    facts = real.stat()
-    return f"{facts.st_size} {facts.st_mtime_ns}"

@@ -69,7 +69,13 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
     # Weights first: what makes a model load comes last, so that an interrupted publication does not
     # look complete.
     sent = sorted(weights) + [name for name in names if name in SMALL_FILES]
-    foreign = [name for name in sent if not _is_own_file(folder / name)]
+    # Links may lead into their own folder, or into the blobs of the Hub cache that it is in.
+    blobs = folder.parents[1] / "blobs" if hub.repo_of(folder) else folder
+    foreign = []
+    for name in sent:
+        real = Path(os.path.realpath(folder / name))
+        if not real.is_file() or (folder not in real.parents and real.parent != blobs):
+            foreign.append(name)
     if foreign:
         message = (
             f"{', '.join(foreign)} is a folder or a link that leads out, and only files are sent"
@@ -91,6 +97,7 @@ def _verified(folder: Path) -> list[Finding]:
         message = "it is a resume folder (optimizer, pickles), not a model"
         message += f"; name {model}" if model.is_dir() else ""
         raise findings.bad_input("CKPT-NOT-MODEL", folder, message)
+    # Every number is read: what is published is not seen again before others load it.
     found = run_outputs.verify(folder, whole=True)
     if findings.has_errors(found):
         raise Failure(found, findings.EXIT_CHECKS_FAILED)
@@ -108,14 +115,6 @@ def _weights(folder: Path) -> set[str]:
         return {adapters.WEIGHTS}
     tensors, _ = safetensors_files.read_folder(folder)
     return {tensor.file.relative_to(folder).as_posix() for tensor in tensors.values()}
-
-
-def _is_own_file(path: Path) -> bool:
-    """Return whether it is a file, and if it is a link, one into its folder or into the blobs of
-    the Hub cache it is in."""
-    real = Path(os.path.realpath(path))
-    blobs = path.parents[2] / "blobs" if hub.repo_of(path.parent) else path.parent
-    return real.is_file() and (path.parent in real.parents or real.parent == blobs)
 
 
 def _base(folder: Path, beside: Mapping[str, Path]) -> str:
@@ -245,17 +244,11 @@ def _publishable(spec: dict) -> dict[str, object]:
     known = document.keys("train")
     kept = {}
     for key, value in document.items("train", spec):
-        if key in known and _tells_no_secret(value, known[key]):
+        words = known.get(key, {}).get("enum", [])
+        parts = value if isinstance(value, list) else [value]
+        if key in known and all(type(one) in (int, float, bool) or one in words for one in parts):
             kept[key] = value
     return kept
-
-
-def _tells_no_secret(value: object, schema: dict) -> bool:
-    words = schema.get("enum", [])
-    for part in value if isinstance(value, list) else [value]:
-        if type(part) not in (int, float, bool) and part not in words:
-            return False
-    return True
 
 
 # -- where it goes -----------------------------------------------------------------------------
@@ -277,7 +270,12 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
     """Return why these files must not go there: other weights would mix with them, or everybody
     could see them."""
     found = []
-    stale = sorted(name for name in target.files - sent.keys() if _is_loaded(name))
+    # Loaders prefer model.safetensors to an index, and apply an adapter beside a model.
+    loaded = (".safetensors", ".safetensors.index.json")
+    stale = []
+    for name in sorted(target.files - sent.keys()):
+        if name == adapters.CONFIG or ("/" not in name and name.endswith(loaded)):
+            stale.append(name)
     if stale:
         # No fix: what somebody pastes must not delete what others published.
         message = (
@@ -313,14 +311,6 @@ def secrets_in(sent: Mapping[str, Path]) -> list[Finding]:
                 message += "model would read it. Revoke it, take it out"
                 found.append(findings.error("PUBLISH-SECRET", where, message, file=name, key=key))
     return found
-
-
-def _is_loaded(name: str) -> bool:
-    """Return whether a loader would read it: it prefers model.safetensors to an index, and applies
-    an adapter beside a model."""
-    if name == adapters.CONFIG:
-        return True
-    return "/" not in name and name.endswith((".safetensors", ".safetensors.index.json"))
 
 
 def send(

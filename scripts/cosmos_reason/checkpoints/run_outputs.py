@@ -109,6 +109,7 @@ def find(output_dir: Path) -> list[Checkpoint]:
     if not output_dir.is_dir():
         message = "there is no such folder; name the output folder of a train job"
         raise findings.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
+    # Another trainer's shards lie in folders of much the same names.
     dcp.refuse(output_dir, "--checkpoint-path of prepare_cosmos3_vlm_checkpoint.py")
     home = home_of(output_dir)
     table = checkpoint_metrics.read(home)
@@ -292,6 +293,7 @@ def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
     except Failure as failure:
         return failure.findings
     tensors, found = safetensors_files.read_folder(folder)
+    # Quantized layers have other tensors than the architecture names.
     is_plain = config.get("quantization_config") is None
     if not found and is_plain:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -378,7 +380,12 @@ def is_complete_resume(folder: Path) -> bool:
     if not (folder / "cosmos_config").is_file():
         return False
     if (folder / TRAINER_STATE).is_file():
-        return _has_saved_state(folder)
+        try:
+            for name in ("model.safetensors", "optimizer.safetensors"):
+                safetensors_files.read_header(folder / name)
+        except Failure:
+            return False
+        return (folder / ".rank_0_complete").is_file()
     ranks = {path.stem.removeprefix("model_rank_") for path in folder.glob("model_rank_*.pth")}
     ranks |= {str(rank) for rank in range(_ranks_saved(folder / "cosmos_config"))}
     for rank in ranks:
@@ -387,16 +394,6 @@ def is_complete_resume(folder: Path) -> bool:
         if not all((folder / name).is_file() for name in names):
             return False
     return True
-
-
-def _has_saved_state(folder: Path) -> bool:
-    """Return whether the state that the embedded engine saved is whole."""
-    try:
-        for name in ("model.safetensors", "optimizer.safetensors"):
-            safetensors_files.read_header(folder / name)
-    except Failure:
-        return False
-    return (folder / ".rank_0_complete").is_file()
 
 
 def _ranks_saved(cosmos_config: Path) -> int:

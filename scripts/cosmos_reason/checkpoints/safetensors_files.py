@@ -13,7 +13,7 @@ import math
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -164,8 +164,7 @@ def read_index(path: Path) -> dict[str, str]:
             raise ValueError(f"shards {outside[:3]} outside its folder")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
         message = "it is not of the form {'metadata': {}, 'weight_map': {tensor: file}}: "
-        message += f"{problem!r}; "
-        message += "export it again"
+        message += f"{problem!r}; export it again"
         finding = error("CKPT-INDEX-BAD", path, message)
         raise Failure(finding, EXIT_CHECKS_FAILED) from None
     return shards
@@ -222,26 +221,18 @@ def _read_sharded(
         except Failure as failure:
             findings += failure.findings
             continue
-        needless = {name for name in stored.keys() - listed[file] if may_be_unlisted(name)}
-        findings += _mismatches(folder / file, listed[file], stored.keys() - needless)
+        unlisted = {name for name in stored.keys() - listed[file] if not may_be_unlisted(name)}
+        for problem, names in (
+            ("lacks tensors that the index lists", listed[file] - stored.keys()),
+            ("has tensors that the index does not list", unlisted),
+        ):
+            if names:
+                message = f"the shard {problem}: {len(names)} ({', '.join(sorted(names)[:3])})"
+                findings.append(error("CKPT-INDEX-MISMATCH", folder / file, message))
         for name, tensor in stored.items():
             if name in listed[file]:
                 tensors[name] = tensor
     return tensors, findings
-
-
-def _mismatches(file: Path, listed: Set[str], stored: Set[str]) -> list[Finding]:
-    """Return what a shard lacks of the tensors that the index lists for it, and what it has beside
-    them."""
-    findings = []
-    for problem, names in (
-        ("lacks tensors that the index lists", listed - stored),
-        ("has tensors that the index does not list", stored - listed),
-    ):
-        if names:
-            message = f"the shard {problem}: {len(names)} ({', '.join(sorted(names)[:3])})"
-            findings.append(error("CKPT-INDEX-MISMATCH", file, message))
-    return findings
 
 
 # -- copying and writing -----------------------------------------------------------------------

@@ -137,6 +137,7 @@ class Training:
         """Return the refusal to make something of a checkpoint that was not named; `what` it is."""
         if not self.found:
             return Failure(nothing_found(self.output_dir), findings.EXIT_CHECKS_FAILED)
+        # Named are only those that could be taken.
         whole = [one.name for one in among if one.complete and not one.superseded_by]
         message = f"--by is required to say which {what} is meant; "
         message += f"there are: {', '.join(whole)}" if whole else "none is whole"
@@ -219,6 +220,7 @@ class Training:
             (scored if is_scored else others).append(checkpoint)
         if not scored:
             raise self._not_found(f"no undamaged checkpoint is scored by {metric}.")
+        # Of a loss the lowest is meant, of any other metric the highest.
         choose = min if metric.endswith("loss") else max
         best = choose(scored, key=lambda one: one.metrics[metric])  # of equals, the first
         notes = []
@@ -237,7 +239,16 @@ class Training:
         """Return the checkpoint with the lowest validation loss in metrics.jsonl, else in the
         trainer's log, else that of best_score.json; and what there is to say of that choice."""
         if not self.saved and self.log:  # it was to decide: no link stands in for it
-            raise self._not_found(self._why_log_ties_none())
+            named = {saved.run for saved in trainer_log.saved_losses(_lines(self.log))}
+            here = [run.absolute().name for run in run_outputs.runs(self.output_dir)]
+            problem = f"{self.log} tells no validation loss of a step that was saved here."
+            if named and named.isdisjoint(here):
+                problem = (
+                    f"{self.log} tells losses of {', '.join(sorted(named))}, and this folder holds "
+                    f"{', '.join(here)}: more than one of them may be meant; name one run's "
+                    "folder, or a checkpoint."
+                )
+            raise self._not_found(problem)
         if not self.saved:
             metric = best_link.metric_of(self.output_dir)
             if metric != VAL_LOSS:
@@ -251,7 +262,16 @@ class Training:
             return chosen, [self._proxy_note(basis)]
         chosen, lowest = self.saved[0]
         if not chosen.complete:
-            raise self._lowest_damaged()
+            message = f"the lowest val_loss, {lowest.loss:g}, is of a damaged checkpoint; "
+            # What is whole is proposed, not taken: another model than was asked for.
+            whole = [(one, measured.loss) for one, measured in self.saved if one.complete]
+            if whole:
+                message += f"of the whole ones {whole[0][0].name} has the lowest, {whole[0][1]:g}"
+            else:
+                message += "no whole one has a known loss"
+            fix = flags(whole[0][0].name if whole else "")
+            finding = findings.error("CKPT-LOWEST-DAMAGED", chosen.name, message, fix)
+            raise Failure([finding, *chosen.findings], findings.EXIT_CHECKS_FAILED)
         basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
         notes = [self._proxy_note(basis), *self._unequal_validations(chosen)]
         if lowest.loss > self.losses[0].loss:
@@ -270,34 +290,6 @@ class Training:
             message = f"of step {lowest.step} there is also {', '.join(same)}; --by takes its name"
             notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message))
         return chosen, notes
-
-    def _why_log_ties_none(self) -> str:
-        """Return why the log that was named chooses no checkpoint."""
-        named = {saved.run for saved in trainer_log.saved_losses(_lines(self.log))}
-        here = [run.absolute().name for run in run_outputs.runs(self.output_dir)]
-        if named.isdisjoint(here) and named:
-            return (
-                f"{self.log} tells losses of {', '.join(sorted(named))}, and this folder holds "
-                f"{', '.join(here)}: more than one of them may be meant; name one run's folder, or "
-                "a checkpoint."
-            )
-        return f"{self.log} tells no validation loss of a step that was saved here."
-
-    def _lowest_damaged(self) -> Failure:
-        """Return the refusal of a damaged checkpoint: with what is wrong with it, and with the next
-        one by loss that is whole."""
-        lowest, measured = self.saved[0]
-        message = f"the lowest val_loss, {measured.loss:g}, is of a damaged checkpoint; "
-        fix = Fix()
-        whole = [(one, measured.loss) for one, measured in self.saved if one.complete]
-        if whole:
-            checkpoint, loss = whole[0]
-            message += f"of the whole ones {checkpoint.name} has the lowest, {loss:g}"
-            fix = flags(checkpoint.name)
-        else:
-            message += "no whole one has a known loss"
-        finding = findings.error("CKPT-LOWEST-DAMAGED", lowest.name, message, fix)
-        return Failure([finding, *lowest.findings], findings.EXIT_CHECKS_FAILED)
 
     def _proxy_note(self, basis: str) -> Finding:
         message = (

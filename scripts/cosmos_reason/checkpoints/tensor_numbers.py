@@ -61,9 +61,13 @@ def _odd_numbers(
 
 
 def _kind_of_all(tensor: Tensor) -> str:
+    import numpy as np
+
     kind = _ZERO
+    bits = f"u{BITS[tensor.dtype] // 8}"
+    ones = np.array(_EXPONENTS[tensor.dtype], bits)
     for chunk in read_chunks(tensor, _CHUNK_BYTES):
-        if not _all_finite(chunk, tensor.dtype):
+        if (np.frombuffer(chunk, bits) & ones).max() == ones:
             return _NOT_FINITE
         if kind == _ZERO and chunk.count(0) < len(chunk):
             kind = _SOUND
@@ -94,14 +98,6 @@ def _sample_is_finite(chunk: bytes, dtype: str) -> bool:
         return not any(byte & 0x7C == 0x7C for byte in set(high))
     pairs = set(zip(high, below, strict=False))
     return not any(byte & 0x7F == 0x7F and lower & 0x80 for byte, lower in pairs)
-
-
-def _all_finite(chunk: bytes, dtype: str) -> bool:
-    import numpy as np
-
-    kind = f"u{BITS[dtype] // 8}"
-    ones = np.array(_EXPONENTS[dtype], kind)
-    return bool((np.frombuffer(chunk, kind) & ones).max() != ones)
 
 
 def refuse_not_finite(values, file: Path) -> None:

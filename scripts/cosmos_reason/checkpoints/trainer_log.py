@@ -94,11 +94,7 @@ def _values(line: str) -> dict | None:
     validation = VALIDATION.search(line)
     if validation:
         loss = _number(validation[1])
-        return {
-            "step": int(validation[2]),
-            "total_steps": int(validation[3]),
-            "val/avg_loss": loss,
-        }
+        return {"step": int(validation[2]), "total_steps": int(validation[3]), "val/avg_loss": loss}
     reward = REWARD.search(line)
     if reward:
         return {"step": int(reward[2]), "val/reward_avg": _number(reward[1])}

@@ -139,29 +139,42 @@ class Plan:
 
 
 def saved_state(plan: Plan) -> int:
-    """Bytes of what a training saves to be resumed from, of all shards together: weights and two
-    moments. cosmos-rl saves the base of an adapter with it (0.4.7: the model's whole
+    """Return bytes of what a training saves to be resumed from, of all shards together: weights and
+    two moments. cosmos-rl saves the base of an adapter with it (0.4.7: the model's whole
     state_dict)."""
     weights = plan.geometry.parameters if plan.sharded_engine else plan.trained
     return plan.master * (weights + 2 * plan.trained)
 
 
 def terms(plan: Plan, gpu: float = 0.0) -> dict[str, float]:
-    """GiB of one GPU by name, those that show; the prediction is their sum. vllm takes its share of
-    a GPU of `gpu` GiB; where that is not known it counts at the least that it starts with."""
+    """Return GiB of one GPU by name, those that show; the prediction is their sum. vllm takes its
+    share of a GPU of `gpu` GiB; where that is not known it counts at the least that it starts
+    with."""
     sizes = _bytes(plan, gpu).items()
     return {name: gib for name, size in sizes if (gib := round(size / GIB, 2))}
 
 
 def total(plan: Plan, gpu: float = 0.0) -> float:
-    """GiB of one GPU: the sum of `terms`."""
+    """Return GiB of one GPU: the sum of `terms`."""
     return sum(_bytes(plan, gpu).values()) / GIB
 
 
 def _bytes(plan: Plan, gpu: float) -> dict[str, float]:
     fixed = {"workspace": WORKSPACE_GIB * GIB, "CUDA context": CONTEXT_GIB * GIB}
     if not plan.train:
-        return {**_states(plan), **_gathered(plan), **_forward_only(plan), **fixed}
+        sizes = plan.geometry
+        positions = (plan.tokens + plan.new_tokens) * plan.batch
+        text = plan.tokens * sizes.layer_activations
+        vision = PATCHES * plan.vision_tokens * sizes.vision_activations
+        return {
+            **_states(plan),
+            **_gathered(plan),
+            "key-value cache": positions * sizes.layers * 2 * sizes.keys * ACTIVATION,
+            "activations": max(text, vision) * plan.batch * ACTIVATION,
+            "logits": plan.batch * sizes.vocabulary * LOGIT,
+            "vision tower": _features(plan),
+            **fixed,
+        }
     if plan.sharded_engine:
         work = _kept(plan) | {"layer at work": _decoder_work(plan) + _vision_work(plan)}
         return {**_states(plan), **_gathered(plan), **work, **_rollout(plan, gpu), **fixed}
@@ -170,7 +183,7 @@ def _bytes(plan: Plan, gpu: float) -> dict[str, float]:
 
 
 def host_states(plan: Plan) -> float:
-    """GiB of host memory that one GPU's offloaded weights, gradients and moments take."""
+    """Return GiB of host memory that one GPU's offloaded weights, gradients and moments take."""
     return (
         sum(_states(dataclasses.replace(plan, states_on_host=False)).values()) / GIB
         if plan.states_on_host
@@ -201,7 +214,7 @@ def _states(plan: Plan) -> dict[str, float]:
 
 
 def _gathered(plan: Plan) -> dict[str, float]:
-    """Whole layers of the engines that shard every model, or of weights on the host."""
+    """Return the whole layers of the engines that shard every model, or of weights on the host."""
     sizes = plan.geometry
     tables = sizes.table * ACTIVATION * (1 if sizes.tied else 2)
     if plan.shards > 1 or plan.states_on_host:
@@ -314,19 +327,6 @@ def _vision_work(plan: Plan) -> float:
     return PATCHES * plan.vision_tokens * plan.batch * work
 
 
-def _forward_only(plan: Plan) -> dict[str, float]:
-    sizes = plan.geometry
-    positions = (plan.tokens + plan.new_tokens) * plan.batch
-    text = plan.tokens * sizes.layer_activations
-    vision = PATCHES * plan.vision_tokens * sizes.vision_activations
-    return {
-        "key-value cache": positions * sizes.layers * 2 * sizes.keys * ACTIVATION,
-        "activations": max(text, vision) * plan.batch * ACTIVATION,
-        "logits": plan.batch * sizes.vocabulary * LOGIT,
-        "vision tower": _features(plan),
-    }
-
-
 def _rollout(plan: Plan, gpu: float) -> dict[str, float]:
     """Return what a policy holds for a vllm on its own GPU, and what that takes."""
     if not plan.rollout_share:
@@ -345,8 +345,8 @@ def _rollout(plan: Plan, gpu: float) -> dict[str, float]:
 
 
 def least_of_engine(plan: Plan) -> float:
-    """GiB without which vllm does not start: weights, what it keeps for itself, and the cache of
-    one sequence of `longest` tokens."""
+    """Return GiB without which vllm does not start: weights, what it keeps for itself, and the
+    cache of one sequence of `longest` tokens."""
     sizes = plan.geometry
     cache = plan.longest * sizes.layers * 2 * sizes.keys * ACTIVATION
     return (sizes.parameters * ACTIVATION + cache) / plan.shards / GIB + ENGINE_KEEPS_GIB
@@ -441,7 +441,9 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         reference=is_rl and case("train.train_policy.kl_beta") > 0,
         rollout_share=rollout_share,
         longest=case("policy.model_max_length"),
-        accumulates=_accumulates(case, tokens),
+        # Whether a step may take several passes.
+        accumulates=case.cosmos
+        or (case(BATCH) > 1 and case(BATCH) * tokens > (case(TOKENS_PER_PASS) or ENOUGH_TOKENS)),
         fp8_base=bool(lora_rank) and not case.cosmos and case(BASE_PRECISION) == "fp8",
     )
 
@@ -453,15 +455,6 @@ def _records_of_a_pass(case, tokens: int) -> int:
         return case("train.train_policy.mini_batch")
     asked = case(TOKENS_PER_PASS) or 0
     return max(1, min(case(BATCH), asked // max(1, tokens)))
-
-
-def _accumulates(case, tokens: int) -> bool:
-    """Return whether a step of a training may take several passes."""
-    if case.cosmos:
-        return True
-    room = case(TOKENS_PER_PASS) or ENOUGH_TOKENS
-    records = case(BATCH)
-    return records > 1 and records * tokens > room
 
 
 def _shards(case) -> int:
@@ -513,19 +506,36 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     if not plan.checkpointing:
         yield Fix(changes={"policy.model_gradient_checkpointing": True}), {"checkpointing": True}
     if plan.batch > 1:
-        yield _one_record_a_pass(plan), {"batch": 1}
-    if plan.sharded_engine:
-        yield from _sharded_changes(plan, most_gpus)
-    elif not plan.lora_rank:
+        one_record = {TOKENS_PER_PASS: None}
+        if plan.sharded_engine:
+            one_record = {"train.train_policy.mini_batch": 1}
+        yield Fix(changes=one_record), {"batch": 1}
+    if plan.sharded_engine and not plan.fused_loss and not plan.is_rl:
+        yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
+    if plan.sharded_engine or not plan.lora_rank:
         yield from _more_shards(plan, most_gpus)
+    # Offloads were never tried where vllm has a part of the GPU.
+    if plan.sharded_engine and not plan.activations_on_host and not plan.rollout_share:
+        yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
     if not plan.lora_rank:
-        yield Fix(flags={"--tuning": "lora"}), _adapter(plan)
+        adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
+        yield Fix(flags={"--tuning": "lora"}), adapter
     # A base that is frozen is sharded in the master precision, too.
     if plan.master == 4 and (plan.rollout_share or not plan.lora_rank):
         yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}  # rounds small steps
     if token_pixels and plan.vision_tokens // 2 > 128:
-        yield _fewer_pixels(plan, token_pixels)
-    yield from _shorter_completions(plan)
+        vision_tokens = plan.vision_tokens // 2  # half of the pixels
+        tokens = plan.tokens - plan.vision_tokens + vision_tokens
+        change = {"vision_tokens": vision_tokens, "tokens": tokens}
+        if plan.loss_tokens == plan.tokens:
+            change["loss_tokens"] = tokens
+        pixels = int(vision_tokens / 1.05) * token_pixels
+        yield Fix(changes={"custom.vision.total_pixels": pixels}), change
+    for parts in (2, 4, 8, 16):  # the policy of GRPO makes logits of every position
+        fewer = plan.new_tokens - plan.new_tokens // parts
+        if plan.is_rl and plan.new_tokens // parts >= 128:
+            change = {name: getattr(plan, name) - fewer for name in COMPLETED}
+            yield Fix(changes={"rollout.max_response_length": change["new_tokens"]}), change
     length = max(4096, math.ceil(1.25 * plan.tokens / 1024) * 1024)
     if plan.rollout_share and length < plan.longest:  # of which vllm's cache holds one
         yield Fix(changes={"policy.model_max_length": length}), {"longest": length}
@@ -533,47 +543,7 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
         yield Fix(changes={"train.fsdp_offload": True}), {"states_on_host": True}
 
 
-def _adapter(plan: Plan) -> dict:
-    return {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
-
-
-def _one_record_a_pass(plan: Plan) -> Fix:
-    if plan.sharded_engine:
-        return Fix(changes={"train.train_policy.mini_batch": 1})
-    return Fix(changes={TOKENS_PER_PASS: None})
-
-
-def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
-    """Yield the changes of the engines that shard every model."""
-    if not plan.fused_loss and not plan.is_rl:
-        yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
-    yield from _more_shards(plan, most_gpus)
-    # Offloads were never tried where vllm has a part of the GPU.
-    if not plan.activations_on_host and not plan.rollout_share:
-        yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
-
-
-def _shorter_completions(plan: Plan) -> Iterator[tuple[Fix, dict]]:
-    """Yield the changes of GRPO, whose policy makes logits of every position."""
-    for parts in (2, 4, 8, 16):
-        fewer = plan.new_tokens - plan.new_tokens // parts
-        if plan.is_rl and plan.new_tokens // parts >= 128:
-            change = {name: getattr(plan, name) - fewer for name in COMPLETED}
-            yield Fix(changes={"rollout.max_response_length": change["new_tokens"]}), change
-
-
 def _more_shards(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
     for gpus in (2, 4, 8):
         if plan.shards < gpus <= most_gpus:
             yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
-
-
-def _fewer_pixels(plan: Plan, token_pixels: int) -> tuple[Fix, dict]:
-    """Half the vision tokens."""
-    vision_tokens = plan.vision_tokens // 2
-    tokens = plan.tokens - plan.vision_tokens + vision_tokens
-    change = {"vision_tokens": vision_tokens, "tokens": tokens}
-    if plan.loss_tokens == plan.tokens:
-        change["loss_tokens"] = tokens
-    pixels = int(vision_tokens / 1.05) * token_pixels
-    return Fix(changes={"custom.vision.total_pixels": pixels}), change

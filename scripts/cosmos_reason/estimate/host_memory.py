@@ -36,7 +36,7 @@ class Node:
 
 
 def terms(plan: Plan, node: Node) -> dict[str, float]:
-    """GiB by name, those that show, at the moment that takes most."""
+    """Return GiB by name, those that show, at the moment that takes most."""
     processes = node.processes * (PROCESS_GIB + node.readers * READER_GIB)
     states = gpu_memory.host_states(plan) * node.processes
     running = {
@@ -59,8 +59,8 @@ def terms(plan: Plan, node: Node) -> dict[str, float]:
 
 
 def loaded(plan: Plan, node: Node) -> float:
-    """Bytes on the host while the processes load: shards wait there, in bfloat16, until they are on
-    their GPU."""
+    """Return bytes on the host while the processes load: shards wait there, in bfloat16, until they
+    are on their GPU."""
     weights = plan.geometry.parameters
     if node.is_copied:
         precision = ACTIVATION if plan.lora_rank else plan.master
@@ -69,20 +69,20 @@ def loaded(plan: Plan, node: Node) -> float:
 
 
 def copied(plan: Plan, node: Node) -> float:
-    """Bytes that cosmos-rl copies to the host before its `save_mode = async` writes them: the
-    processes of one replica copy their shards."""
+    """Return bytes that cosmos-rl copies to the host before its `save_mode = async` writes them:
+    the processes of one replica copy their shards."""
     return gpu_memory.saved_state(plan) * min(node.processes, plan.shards) / plan.shards
 
 
 def referred(plan: Plan, node: Node) -> float:
-    """Bytes of the weights before training, which cosmos-rl's GRPO exchanges with those of the GPU
-    in each step."""
+    """Return bytes of the weights before training, which cosmos-rl's GRPO exchanges with those of
+    the GPU in each step."""
     weights = plan.geometry.parameters * plan.master * plan.reference
     return weights * min(node.processes, plan.shards) / plan.shards
 
 
 def exported(plan: Plan) -> float:
-    """Bytes that the first process gathers of the model or the adapters that it exports."""
+    """Return bytes that the first process gathers of the model or the adapters that it exports."""
     if plan.lora_rank:
         return plan.adapter_parameters * ADAPTER
     return plan.trained * ACTIVATION

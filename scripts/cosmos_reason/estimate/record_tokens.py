@@ -124,7 +124,8 @@ def records_without_rate(facts) -> dict[int, str]:
 
 
 def records_of_pictures(facts) -> list[str]:
-    """Ids of the records with a video that is given as pictures; `facts` as for tokens_for_spec."""
+    """Return ids of the records with a video that is given as pictures; `facts` as for
+    tokens_for_spec."""
     clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
     pictures = _column(clips, "pictures")
     rows = zip(_column(records, "id"), _column(records, "clips"), strict=True)
@@ -140,7 +141,12 @@ def _more_text(records, spec: dict, counts) -> Iterable[int]:
     """Return what each record's text costs more, or less, than its turns."""
     column = functools.partial(_column, records)
     changes = []
-    added = _asked_besides(spec)
+    # What the answer type adds to a question at most.
+    answer_type = get(spec, "evaluation.answer_type")
+    added = ADDED.get(answer_type, "")
+    tags_answers = model_names.known_family(actions.model_of(spec)).tags_answers
+    if answer_type == "reasoning" and tags_answers:
+        added = ADDED["letter"] + THINK_OF_LETTER
     if added:
         changes.append([counts.text(added)] * len(records))
     if (get(spec, RESPONSE_MODE) or "answer") != "answer":
@@ -153,15 +159,6 @@ def _more_text(records, spec: dict, counts) -> Iterable[int]:
         cost = counts.system(prompt)
         changes.append([0 if own else cost for own in column("has_system")])
     return map(sum, zip(*changes, strict=True)) if changes else itertools.repeat(0)
-
-
-def _asked_besides(spec: dict) -> str:
-    """Return what the answer type adds to a question at most."""
-    answer_type = get(spec, "evaluation.answer_type")
-    tags_answers = model_names.known_family(actions.model_of(spec)).tags_answers
-    if answer_type == "reasoning" and tags_answers:
-        return ADDED["letter"] + THINK_OF_LETTER
-    return ADDED.get(answer_type, "")
 
 
 def timestamp_tokens(indices: list[int], video_fps: float, counts, frames: int = 2) -> int:
@@ -180,8 +177,9 @@ def room_for_prompt(action: str, spec: dict) -> tuple[str, int, int]:
 
 
 def loader_bytes(train: dict, vision_tokens: int, patch: int, frames: int = FRAME_FACTOR) -> int:
-    """Host memory of the batches that the loaders of one rank hold ready, when every sample has so
-    many vision tokens, each of `frames` frames. `train` is a complete spec's table of that name."""
+    """Return host memory of the batches that the loaders of one rank hold ready, when every sample
+    has so many vision tokens, each of `frames` frames. `train` is a complete spec's table of that
+    name."""
     policy = train["train_policy"]
     batches = policy["dataloader_num_workers"] * (
         policy["dataloader_prefetch_factor"] or TORCH_PREFETCH
@@ -191,7 +189,7 @@ def loader_bytes(train: dict, vision_tokens: int, patch: int, frames: int = FRAM
 
 
 def frame_bytes(patch: int, frames: int = FRAME_FACTOR) -> int:
-    """Host memory of the decoded frames behind one vision token of a clip."""
+    """Return host memory of the decoded frames behind one vision token of a clip."""
     return frames * (2 * patch) ** 2 * FRAME_PIXEL_BYTES
 
 

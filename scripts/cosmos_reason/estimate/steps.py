@@ -14,15 +14,15 @@ def trained_records(records: int, reasoned: int, mode: str) -> int:
 
 
 def steps_per_epoch(records: int, batch: int, ranks: int = 1, drop_last: bool = True) -> int:
-    """Optimizer steps of one epoch: `records` are dealt to `ranks` data-parallel ranks (the last
-    ones padded by repeating, as DistributedSampler does), each rank takes `batch` records per
+    """Return optimizer steps of one epoch: `records` are dealt to `ranks` data-parallel ranks (the
+    last ones padded by repeating, as DistributedSampler does), each rank takes `batch` records per
     step."""
     per_rank = math.ceil(records / ranks)
     return per_rank // batch if drop_last else math.ceil(per_rank / batch)
 
 
 def total_steps(records: int, train: dict, ranks: int = 1) -> int:
-    """Optimizer steps of the whole run described by the spec's `train` table."""
+    """Return optimizer steps of the whole run described by the spec's `train` table."""
     policy = train["train_policy"]
     one = steps_per_epoch(
         records, train["train_batch_per_replica"], ranks, policy["dataloader_drop_last"]
@@ -41,12 +41,13 @@ def warmup_steps(value: int | float, total: int) -> int:
 
 
 def learning_rate_factor(step: int, total: int, train: dict) -> float:
-    """Multiplier of the learning rate at the zero-based optimizer `step`, exactly as cosmos-rl
-    0.4.7 has it: from `optm_warmup_start_factor` at the first warm-up step to 1 at the last one, a
-    constant stretch of at least one step, then decay towards `optm_min_lr_factor`.
+    """Return the multiplier of the learning rate at the zero-based optimizer `step`, exactly as
+    cosmos-rl 0.4.7 has it: from `optm_warmup_start_factor` at the first warm-up step to 1 at the
+    last one, a constant stretch of at least one step, then decay towards `optm_min_lr_factor`.
 
     The decay takes the last `optm_decay_ratio` of the run, or everything after the warm-up when
-    that is None, and would arrive at its end one step after the run."""
+    that is None, and would arrive at its end one step after the run.
+    """
     warmup = min(warmup_steps(train["optm_warmup_steps"], total), total)
     if step < warmup:
         if warmup == 1:

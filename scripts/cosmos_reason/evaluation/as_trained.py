@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -188,15 +189,11 @@ def _typical_tokens(
     one."""
     counts = []
     for clip in clips:
-        try:
-            counts.append(_tokens(clip, options, patch))
-        except Failure:
-            continue
+        size = clip.height, clip.width
+        with contextlib.suppress(Failure):
+            if clip.kind == "image":
+                counts.append(sampling.image_tokens(*size, options, patch))
+            else:
+                frames = sampling.frame_count(clip.frames, clip.fps, options, clip.is_sampled)
+                counts.append(sampling.video_tokens(*size, frames, options, patch))
     return int(statistics.median(counts)) if counts else None
-
-
-def _tokens(clip: media.MediaFacts, options: VisionOptions, patch: int) -> int:
-    if clip.kind == "image":
-        return sampling.image_tokens(clip.height, clip.width, options, patch)
-    frames = sampling.frame_count(clip.frames, clip.fps, options, clip.is_sampled)
-    return sampling.video_tokens(clip.height, clip.width, frames, options, patch)

@@ -25,7 +25,8 @@ def as_row(record: dict) -> dict:
         return row
     texts = [_text(choice) for choice in choices]
     row["response"] = texts[0] if len(texts) == 1 else texts
-    row["is_cut"] = any(_is_cut(choice) for choice in choices)
+    ends = [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
+    row["is_cut"] = CUT in ends
     return row
 
 
@@ -55,7 +56,3 @@ def _text(choice: object) -> object:
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return content or ""
-
-
-def _is_cut(choice: object) -> bool:
-    return isinstance(choice, dict) and choice.get("finish_reason") == CUT

@@ -32,12 +32,9 @@ from cosmos_reason.remote.chat import TRANSIENT, ChatServer
 from cosmos_reason.remote.model_names import HUB
 
 NEUTRAL = {  # what changes nothing stays at home: not every server knows all of them
-    "top_p": 1.0,
-    "top_k": -1,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
+    "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
-}
+}  # fmt: skip
 JPEG_QUALITY = 95
 CACHE_BYTES = 256 << 20  # frames of clips with several questions
 TIMES_REFUSED = "media_io_kwargs"  # in the HTTP 400 of a vLLM that takes no times from its clients
@@ -142,14 +139,13 @@ class Endpoint:
             self.server.complete(body)
         except Failure as failure:
             (finding,) = failure.findings
-            status = finding.data.get("status", 0)
             if finding.id == "EVAL-ENDPOINT-UNREACHABLE":
                 message = (
                     f"{finding.message}; it listed its models before, so the first clip that it "
                     "was asked about ended it. Its log says why, which diagnose_log.py reads"
                 )
                 raise findings.outside(finding.id, self.url, message) from None
-            if not 400 <= status < 500 or status in TRANSIENT:
+            if not _is_refusal(finding):
                 raise
             if TIMES_REFUSED in finding.message:
                 message = (
@@ -173,8 +169,7 @@ class Endpoint:
                 return
         except Failure as failure:
             (finding,) = failure.findings
-            status = finding.data.get("status", 0)
-            if not 400 <= status < 500 or status in TRANSIENT:
+            if not _is_refusal(finding):
                 raise
             problem = finding.message
         message = (
@@ -268,6 +263,12 @@ class Endpoint:
             parts.append({"type": "text", "text": f"<{second:.1f} seconds>"})
             parts.append(_image(jpeg(frame)))
         return parts
+
+
+def _is_refusal(finding: Finding) -> bool:
+    """Return whether a server understood and will not do it, however often it is asked."""
+    status = finding.data.get("status", 0)
+    return 400 <= status < 500 and status not in TRANSIENT
 
 
 def jpeg(frame) -> str:

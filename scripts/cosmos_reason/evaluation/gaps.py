@@ -23,13 +23,8 @@ from cosmos_reason.media import files as media
 from cosmos_reason.remote import s3
 
 ERROR_TYPES = (
-    "false_positive",
-    "false_negative",
-    "wrong_class",
-    "wrong_answer",
-    "unparseable",
-    "failed",
-)
+    "false_positive", "false_negative", "wrong_class", "wrong_answer", "unparseable", "failed",
+)  # fmt: skip
 POSITIVE = {frozenset(("yes", "no")): "yes", frozenset(("ok", "ng")): "ng"}
 EXAMPLES_PER_GAP = 10
 LISTED = 20

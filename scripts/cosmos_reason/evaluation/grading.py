@@ -21,6 +21,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import located
 from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import evaluation_record, rows
+from cosmos_reason.evaluation.questions import LETTER_ASKED
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import model_names
@@ -45,10 +46,7 @@ FORMS = {
     "boxed": (("boxed",), r"\\boxed"),
     "json": (("json",), r"\bjson\b"),
     "final answer": (("final",), r"final answer\b.{0,3}:"),
-    "letter": (
-        ("letter",),
-        r"\b(?:answer|respond|reply|choose|select|give)\b[^.\n]*\bletter\b",
-    ),
+    "letter": (("letter",), LETTER_ASKED),
     "yes or no": (("yes", "true"), r"\b(?:yes ?(?:or|/) ?no|true ?(?:or|/) ?false)\b"),
     "number": (("number",), r"\b(?:with|as|only) (?:a|an|the|one)?[^.\n]{0,12}\bnumber\b"),
     "word": (
@@ -107,6 +105,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         known = ", ".join(name for name in TASK_TYPES if name)
         message = f"got task {task!r}, expected one of {known}; answers are read by the data"
         found.append(findings.warning("EVAL-TASK-UNKNOWN", path, message, BY_THE_DATA))
+    # Before anything is graded: garbage would count as wrong answers of a sound model.
     _void_garbage(graded)
     asked_for = DIRECTIONS.get(options.type, options.type)
     if asked_for == "auto":
@@ -120,7 +119,8 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         found += convert_boxes(graded, options.boxes, record.get("media_dir") or "")
     cut = evaluation_record.cut_answers(graded, record)
     if cut:
-        cut += f"; {_cut_end(graded)}"
+        first = next(row for row in graded if row.is_cut)
+        cut += f"; row {first.id} ends with {(first.response or '')[-CUT_SHOWN:]!r}"
         fix = _longer(path, record)
         found.append(findings.warning("EVAL-CUT-SHORT", path, cut, fix))
     if not rows.has_answers(graded):
@@ -128,7 +128,11 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
             f"got {len(graded)} rows and no answer, so there is no score; "
             f"the first failed with: {graded[0].error}"
         )
-        found.append(findings.error("EVAL-ALL-FAILED", path, message, _retry_command(path)))
+        job, again = _job_of(path), ""
+        if job:
+            words = ["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)]
+            again = shlex.join(words)
+        found.append(findings.error("EVAL-ALL-FAILED", path, message, again))
     return graded, found
 
 
@@ -148,12 +152,6 @@ def _void_garbage(graded: list[Row]) -> None:
             f"{(row.response or '')[:8]!r} is all that the model says: its weights are broken"
         )
         row.response, row.is_cut = None, False
-
-
-def _cut_end(graded: list[Row]) -> str:
-    """Return where the first of the answers that were cut ends."""
-    row = next(row for row in graded if row.is_cut)
-    return f"row {row.id} ends with {(row.response or '')[-CUT_SHOWN:]!r}"
 
 
 def _longer(path: Path, record: dict) -> Fix:
@@ -184,14 +182,6 @@ def _job_of(path: Path) -> Path | None:
     return next((folder for folder in above if (folder / JOB_FILE).is_file()), None)
 
 
-def _retry_command(path: Path) -> str:
-    """Return the command that evaluates again, when the results lie in the folder of a job."""
-    job = _job_of(path)
-    if job is None:
-        return ""
-    return shlex.join(["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)])
-
-
 @lru_cache(maxsize=1 << 12)
 def form_asked(question: str, adds_letter: bool = False) -> str:
     """Return the form that a prompt asks the answer in, one of FORMS or "any"; `adds_letter` says
@@ -212,6 +202,7 @@ def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list
     for row in graded:
         row.type = answers.question_type(row.question, row.gt) if type == "auto" else type
         _grade_row(row, (), tolerance)
+    # A second look: which few texts are labels shows only once all rows have been read.
     if type in ("auto", "label"):
         for members, labels in _closed_sets(graded):
             for row in members:
@@ -252,14 +243,20 @@ def _closed_sets(graded: list[Row]) -> list[tuple[list[Row], tuple[str, ...]]]:
     closed = []
     for members in _sets_of_texts(graded):
         counts = Counter(answers.normalise(row.gt, "label") for row in members)
-        if members[0].type == "label" or _is_closed(counts, len(members)):
+        # Ground truths that are few and short enough to be the labels of a closed set.
+        most = min(MAX_LABELS, len(members) // MIN_ROWS_PER_LABEL)
+        is_closed = 2 <= len(counts) <= most and all(
+            text and len(text) <= MAX_LABEL_CHARACTERS and len(text.split()) <= MAX_LABEL_WORDS
+            for text in counts
+        )
+        if is_closed or members[0].type == "label":
             closed.append((members, tuple(sorted(label for label in counts if label))))
     return closed
 
 
 def _sets_of_texts(graded: list[Row]) -> list[list[Row]]:
-    """Sets of rows that may have closed sets of labels: the rows of each often asked question with
-    a free text among its answers, and one of all other free texts."""
+    """Return sets of rows that may have closed sets of labels: the rows of each often asked
+    question with a free text among its answers, and one of all other free texts."""
     questions = {row.question for row in graded if _is_text(row)}
     if not questions:
         return []
@@ -279,19 +276,6 @@ def _is_text(row: Row) -> bool:
     """Return whether its ground truth may be one of a few labels; JSON and several numbers are
     none."""
     return row.type == "label" or (row.type == "text" and answers.exact(row.gt) is None)
-
-
-def _is_closed(counts: Counter[str | None], members: int) -> bool:
-    """Return whether ground truths are few and short enough to be the labels of a closed set."""
-    if not 2 <= len(counts) <= min(MAX_LABELS, members // MIN_ROWS_PER_LABEL):
-        return False
-    return all(_is_label(text) for text in counts)
-
-
-def _is_label(text: str | None) -> bool:
-    if not text or len(text) > MAX_LABEL_CHARACTERS:
-        return False
-    return len(text.split()) <= MAX_LABEL_WORDS
 
 
 def convert_boxes(graded: list[Row], written: str, media_dir: str) -> list[Finding]:
@@ -323,23 +307,18 @@ def convert_boxes(graded: list[Row], written: str, media_dir: str) -> list[Findi
 
 
 def _convert_box(row: Row, written: str, size: tuple[int, int]) -> None:
-    row.answer = answers.rescaled(row.answer, row.type, *_scale(written, size))
+    said, meant = BOX_MEASURES[written]
+    factors = []  # which turn responses into the measure of the ground truths
+    for side in size:
+        wide = [side if measure == "pixels" else measure for measure in (said, meant)]
+        factors.append(wide[1] / wide[0])
+    row.answer = answers.rescaled(row.answer, row.type, *factors)
     row.overlap, row.parts = answers.score(row.answer, row.expected, row.type)
     row.correct = row.error is None and answers.equal(row.answer, row.expected, row.type)
 
 
-def _scale(written: str, size: tuple[int, int]) -> list[float]:
-    """Return what turns responses into the measure of the ground truths."""
-    said, meant = BOX_MEASURES[written]
-    factors = []
-    for side in size:
-        wide = [side if measure == "pixels" else measure for measure in (said, meant)]
-        factors.append(wide[1] / wide[0])
-    return factors
-
-
 def _size(media_dir: str, name: str) -> tuple[int, int] | None:
-    """Width and height of a medium; None when it cannot be read here."""
+    """Return width and height of a medium; None when it cannot be read here."""
     try:
         found = located.source(Media("video", name), partial(located.place, media_dir))
         facts = media.probe(located.local(found))

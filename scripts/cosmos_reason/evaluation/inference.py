@@ -120,7 +120,13 @@ def media_at(name: str) -> tuple[list[Media], list[Finding]]:
         else:
             others.append(path.name)
     if not shown:
-        raise _no_media(place, others)
+        message = "no clip or image lies directly in it"
+        if others:
+            message += f" (other files: {len(others)}, {_some(others)})"
+        inner = [path for path in sorted(place.iterdir()) if path.is_dir()]
+        if inner:
+            message += f"; name the folder that has them, such as {inner[0]}"
+        raise findings.bad_input("EVAL-NO-MEDIA", place, message)
     if not others:
         return shown, []
     message = f"{len(others)} files here are no clips or images: {_some(others)}"
@@ -133,16 +139,6 @@ def _kind(path: Path) -> str:
         return "image" if media.is_image(path) else "video"
     except Failure:
         return "image" if path.suffix.lower() in media.IMAGE_SUFFIXES else "video"
-
-
-def _no_media(folder: Path, others: list[str]) -> Failure:
-    message = "no clip or image lies directly in it"
-    if others:
-        message += f" (other files: {len(others)}, {_some(others)})"
-    inner = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    if inner:
-        message += f"; name the folder that has them, such as {inner[0]}"
-    return findings.bad_input("EVAL-NO-MEDIA", folder, message)
 
 
 def _some(names: list[str]) -> str:

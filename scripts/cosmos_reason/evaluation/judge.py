@@ -143,7 +143,11 @@ class Judge:
     def ask(self, cases: dict[str, Case], file: Path) -> tuple[dict[str, str], list[str]]:
         """Return the texts of the replies by key, those in `file` and new ones, which are added to
         it as they come; and why others are missing."""
-        texts = saved_texts(file)
+        texts = {}  # those of earlier runs
+        for line in line_log.read(file):
+            key, text = line.get("key"), line.get("reply")
+            if isinstance(key, str) and isinstance(text, str):
+                texts[key] = text
         missing = [key for key in cases if key not in texts]
         if not missing:
             return texts, []
@@ -210,17 +214,12 @@ class Judge:
                 changed = True
                 record["judge"] = noted
         if changed:
-            _write_records(path, records)
-
-
-def saved_texts(file: Path) -> dict[str, str]:
-    """Return the replies of earlier runs, by key."""
-    texts = {}
-    for line in line_log.read(file):
-        key, text = line.get("key"), line.get("reply")
-        if isinstance(key, str) and isinstance(text, str):
-            texts[key] = text
-    return texts
+            text = _as_text(path, records, ascii_only=False)
+            try:
+                text.encode()
+            except UnicodeEncodeError:  # halves of surrogate pairs
+                text = _as_text(path, records, ascii_only=True)
+            files.write_text(path, text)
 
 
 def case_of(row: Row) -> Case | None:
@@ -291,16 +290,6 @@ def prompt_id() -> str:
 @functools.cache
 def _template() -> str:
     return Path(__file__).with_name("judge_prompt.txt").read_text(encoding="utf-8")
-
-
-def _write_records(path: Path, records: list) -> None:
-    """Write records in the form they came in: an array, or a line each."""
-    text = _as_text(path, records, ascii_only=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # halves of surrogate pairs
-        text = _as_text(path, records, ascii_only=True)
-    files.write_text(path, text)
 
 
 def _as_text(path: Path, records: list, ascii_only: bool) -> str:

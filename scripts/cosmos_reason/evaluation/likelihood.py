@@ -30,7 +30,7 @@ def choices(spec: dict) -> dict[str, tuple[str, ...]]:
     """Return what is weighed for each question of the annotations, by its id; a question without
     such answers is left out. Labels are those of the whole file, whatever is asked of it."""
     asked = questions.read(spec["dataset"], -1)
-    rows = [Row(one.id, one.sample.id, None, one.text, one.gt, None, None) for one in asked]
+    rows = [Row.of(one, None) for one in asked]
     grading.grade(rows, grading.TASK_TYPES[spec["task"]["type"]])
     ways = {row.expected for row in rows if row.type == "direction" and row.expected}
     found = {}

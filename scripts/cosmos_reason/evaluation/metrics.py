@@ -227,10 +227,7 @@ def is_soft_match(row: Row) -> bool:
 def overlaps(rows: Sequence[Row]) -> dict:
     """Return mean intersection over union of spans or boxes and the shares of rows above OVERLAPS;
     no answer overlaps by 0."""
-    values = []
-    for row in rows:
-        is_measured = row.error is None and row.overlap is not None
-        values.append(row.overlap if is_measured else 0.0)
+    values = [(row.overlap or 0.0) if row.error is None else 0.0 for row in rows]
     shares = {}
     for limit in OVERLAPS:
         shares[f"{limit}"] = _ratio(sum(value >= limit for value in values), len(rows))

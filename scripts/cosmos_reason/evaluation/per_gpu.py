@@ -29,7 +29,14 @@ def run(command: Sequence[str], count: int, results: Sequence[Path]) -> list[dic
         message = f"the {count} processes ended with exit codes {codes}"
         raise findings.outside("EVAL-SHARD-FAILED", "num_gpus", message)
     seconds = round(time.monotonic() - started, 1)
-    return [_result(path) | {"seconds": seconds} for path in results]
+    found = []
+    for path in results:
+        rows = files.read_json(path)
+        failed = sum(row["error"] is not None for row in rows)
+        cut_short = sum(row["is_cut"] for row in rows)
+        result = {"results": str(path), "rows": len(rows), "failed": failed}
+        found.append(result | {"cut_short": cut_short, "seconds": seconds})
+    return found
 
 
 def _visible_gpus(count: int) -> list[str]:
@@ -38,6 +45,7 @@ def _visible_gpus(count: int) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(number) for number in range(count)]
+    # A scheduler may have given this process some GPUs of the machine: names, not always numbers.
     gpus = [gpu for gpu in visible.split(",") if gpu]
     if len(gpus) < count:
         message = f"num_gpus={count}, and {len(gpus)} GPUs are visible ({visible})"
@@ -59,13 +67,3 @@ def _wait(running: list[subprocess.Popen]) -> list[int]:
             process.terminate()
         codes = [process.wait() for process in running]
     return codes
-
-
-def _result(path: Path) -> dict:
-    rows = files.read_json(path)
-    return {
-        "results": str(path),
-        "rows": len(rows),
-        "failed": sum(row["error"] is not None for row in rows),
-        "cut_short": sum(row["is_cut"] for row in rows),
-    }

@@ -22,9 +22,7 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.spec.prompts import ADDED, THINK_IN_TAGS, THINK_OF_LETTER
 
 GENERATE, LIKELIHOOD = "generate", "likelihood"  # evaluation.ask; the third is "both"
-LETTER_ASKED = re.compile(
-    r"\b(?:answer|respond|reply|choose|select|give)\b[^.\n]*\bletter\b", re.IGNORECASE
-)
+LETTER_ASKED = r"\b(?:answer|respond|reply|choose|select|give)\b[^.\n]*\bletter\b"  # no case
 
 
 class Answer(NamedTuple):
@@ -145,7 +143,8 @@ def added(question: str, answer_type: str, family: Family = DEFAULT, system: str
 
 
 def _letter(question: str) -> str:
-    if LETTER_ASKED.search(question) or not answers.options(question):
+    is_asked = re.search(LETTER_ASKED, question, re.IGNORECASE)
+    if is_asked or not answers.options(question):
         return ""
     return ADDED["letter"]
 

@@ -25,7 +25,7 @@ OWN_FUNCTION = "reward"  # what a file of one's own defines
 CALLED_WITH = ("question", "gt", "response")
 # What rewards of TRL, cosmos-rl and verl are called with.
 OF_OTHERS = {
-    *("completions", "completion", "prompts", "to_be_evaluated", "data_source", "solution_str"),
+    *("completions", "completion", "prompts", "to_be_evaluated", "data_source", "solution_str")
 }
 THOUGHT = re.compile(r"<think>(?P<thought>.*?)</think>(?P<rest>.*)", re.S)
 ANSWER = re.compile(r"<answer>(?P<answer>.*?)</answer>", re.S)
@@ -82,7 +82,14 @@ def check(name: str) -> None:
         parsed = ast.parse(Path(name).read_bytes(), name)
     except (SyntaxError, ValueError) as problem:
         raise bad_input("REWARD-FILE", name, f"it is no Python: {problem}") from problem
-    found = _defined(parsed)
+    found = defaultdict(list)
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.FunctionDef):
+            found[node.name].append(node)
+        elif isinstance(node, ast.alias):
+            found[node.asname or node.name].append(node)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id].append(node)
     if OWN_FUNCTION not in found:
         raise _without_function(name)
     for number, unknown in _undefined(parsed, found.keys()):
@@ -111,20 +118,6 @@ def _check_called(name: str, function: ast.FunctionDef) -> None:
     if foreign:
         message += f"; {', '.join(sorted(foreign))} is what another trainer calls it with"
     raise bad_input("REWARD-FILE", name, message)
-
-
-def _defined(parsed: ast.Module) -> dict[str, list[ast.AST]]:
-    """Return the names that a file mentions as a definition, an import or the target of an
-    assignment, each with every place."""
-    found = defaultdict(list)
-    for node in ast.walk(parsed):
-        if isinstance(node, ast.FunctionDef):
-            found[node.name].append(node)
-        elif isinstance(node, ast.alias):
-            found[node.asname or node.name].append(node)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found[node.id].append(node)
-    return found
 
 
 def _undefined(parsed: ast.Module, defined: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -31,35 +31,19 @@ GUARD = "guard"  # the folder, beside its results, of what an evaluation asked b
 FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
 # Beside these `answer` is the ground truth; beside `response` it may be what was read in it.
 PREDICTED = (
-    "prediction",
-    "predict",
-    "pred",
-    "predicted_label",
-    "output",
-    "generated_text",
-    "model_output",
-    "hypothesis",
-    "completion",
-)
+    "prediction", "predict", "pred", "predicted_label", "output", "generated_text", "model_output",
+    "hypothesis", "completion",
+)  # fmt: skip
 NAMED = 'name them "id", "question", "gt" (the ground truth) and "response" in each row'
 OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
     "id": ("question_id", "index", "doc_id"),
     "question": ("prompt", "input"),
     "gt": (
-        "ground_truth",
-        "correct_answer",
-        "label",
-        "labels",
-        "target",
-        "reference",
-        "references",
-        "expected",
-        "true_label",
-        "gold",
-        "gts",
+        "ground_truth", "correct_answer", "label", "labels", "target", "reference", "references",
+        "expected", "true_label", "gold", "gts",
     ),
     "response": ("full_response", *PREDICTED),
-}
+}  # fmt: skip
 HOLDING_ROWS = frozenset(("custom_id", "questions", "0"))  # see _rows_in
 RESPONSES = frozenset(("response", *OTHER_NAMES["response"]))
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
@@ -90,10 +74,7 @@ PROBLEMS = {  # finding id -> severity, what is said after the number of rows
         findings.WARNING,
         'whose tags or groups are no list of texts. Write "tags": ["night", ...]',
     ),
-    "EVAL-ID-MISSING": (
-        findings.ERROR,
-        "without id or video_id. Give each row a unique `id`",
-    ),
+    "EVAL-ID-MISSING": (findings.ERROR, "without id or video_id. Give each row a unique `id`"),
     "EVAL-ID-DUPLICATE": (
         findings.ERROR,
         "whose id another row has; all of them count. Give each row a unique `id`",
@@ -136,6 +117,14 @@ class Row:
     choice: dict[str, float] | None = None
     parts: dict[str, float] | None = None
     groups: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, question: Question, response: str | None, error: str | None = None) -> Row:
+        """Return the row of a question that was asked here."""
+        sample = question.sample
+        media = sample.media[0].path if sample.media else None
+        asked = (question.id, sample.id, media, question.text, question.gt)
+        return cls(*asked, response, error, sample.tags, groups=sample.groups)
 
     @property
     def read(self) -> str | None:
@@ -265,7 +254,22 @@ class _Table:
 
     def fill(self) -> None:
         """Read all rows of a Reason1 folder or a file, and those of questions that have none."""
-        self._fill_from_path()
+        is_table = self.path.name.lower().endswith(FLAT)
+        if self.path.is_dir() or is_table:
+            for record in flat_rows(self.path) if is_table else reason1.items(self.path):
+                self.add(record)
+        else:
+            records = JsonRecords(self.path)
+            for record in records:
+                if isinstance(record, dict) and HOLDING_ROWS.isdisjoint(record):
+                    self.add(record)
+                else:
+                    self.is_batch = self.is_batch or batches.is_line(record)
+                    for row in _rows_in(record):
+                        self.add(row)
+                if records.oddities:
+                    self.ids_by_problem["EVAL-ROW-ODD"].append(self.rows[-1].id)
+                    records.oddities.clear()
         if self.takes_truths:
             for id in self.asked:
                 if id not in self.ids:
@@ -302,33 +306,14 @@ class _Table:
         ):
             return text.find(b'"tags"') >= 0 or text.find(b'"groups"') >= 0
 
-    def _fill_from_path(self) -> None:
-        if self.path.is_dir():
-            for record in reason1.items(self.path):
-                self.add(record)
-            return
-        if self.path.name.lower().endswith(FLAT):
-            for record in flat_rows(self.path):
-                self.add(record)
-            return
-        records = JsonRecords(self.path)
-        for record in records:
-            if isinstance(record, dict) and HOLDING_ROWS.isdisjoint(record):
-                self.add(record)
-            else:
-                self.is_batch = self.is_batch or batches.is_line(record)
-                for row in _rows_in(record):
-                    self.add(row)
-            if records.oddities:
-                self.ids_by_problem["EVAL-ROW-ODD"].append(self.rows[-1].id)
-                records.oddities.clear()
-
     def add(self, record: object) -> None:
         problems = []
+        kind = type(record).__name__
         if not self.first_record:
-            self.first_record = _in_words(record)
+            names = list(record)[:10] if isinstance(record, dict) else [kind]
+            self.first_record = ", ".join(names)
         if not isinstance(record, dict):
-            problems.append(f"got {type(record).__name__}, expected an object")
+            problems.append(f"got {kind}, expected an object")
             record = {}
         values = _texts(record, problems)
         tags, groups = record.get("tags"), record.get("groups")
@@ -344,7 +329,9 @@ class _Table:
         else:
             video_id = self._shared(video_id, video_id)
         media = self._shared(media, media)
-        question = _without_tags(question)
+        question = question or ""
+        if "<" in question:
+            question = TAG.sub("", question)  # <video> and <image>
         question = self._shared(question, question)
         gt = self._shared(gt or "", gt or "")
         response = self._shared(response, response)
@@ -460,51 +447,34 @@ class _Table:
         return found
 
 
-def _in_words(record: object) -> str:
-    """Return the first names of a record, or what it is when it is no object."""
-    if isinstance(record, dict):
-        return ", ".join(list(record)[:10])
-    return type(record).__name__
-
-
-def _without_tags(question: str | None) -> str:
-    """Return a question without <video> and <image>."""
-    if not question:
-        return ""
-    return TAG.sub("", question) if "<" in question else question
-
-
 def _rows_in(record: object) -> list:
     """Return the record, or the questions of a video with their responses, as Video-MME's tools
     write them, what a line of a batch's output holds, or the rows of OpenCompass by their
     numbers."""
     if batches.is_line(record):
         return [batches.as_row(record)]
-    if _is_by_number(record):
-        return [{"id": name} | one for name, one in record.items()]
+    if isinstance(record, dict) and "0" in record:
+        rows = record.values()
+        if all(isinstance(row, dict) and not RESPONSES.isdisjoint(row) for row in rows):
+            return [{"id": name} | one for name, one in record.items()]
     asked = record.get("questions") if isinstance(record, dict) else None
-    if not isinstance(asked, list) or not all(_is_answered(one) for one in asked):
+    if not isinstance(asked, list):
+        return [record]
+    if not all(isinstance(one, dict) and "response" in one for one in asked):
         return [record]
     beside = {key: value for key, value in record.items() if key != "questions"}
     return [beside | {"gt": one.get("answer")} | one for one in asked] or [record]
 
 
-def _is_by_number(record: object) -> bool:
-    """Return whether it is {"0": row, "1": row, ...}."""
-    if not isinstance(record, dict) or "0" not in record:
-        return False
-    rows = record.values()
-    return all(isinstance(row, dict) and not RESPONSES.isdisjoint(row) for row in rows)
-
-
-def _is_answered(question: object) -> bool:
-    return isinstance(question, dict) and "response" in question
-
-
 def _texts(record: dict, problems: list[str]) -> list[str | None]:
     """Return the values of FIELDS as text; what is none is noted in `problems`."""
     written = [record.get(name) for name in FIELDS]
-    if _are_plain(written):
+    # In most rows all but the error are ASCII texts: nothing else could take their place.
+    try:
+        is_plain = written[-1] is None and "".join(written[:-1]).isascii()
+    except TypeError:
+        is_plain = False
+    if is_plain:
         return written
     values = dict(zip(FIELDS, written, strict=True))
     for name, other_names in OTHER_NAMES.items():
@@ -553,15 +523,6 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
     if is_plain:
         return list(values.values())
     return [_text(name, value, problems) for name, value in values.items()]
-
-
-def _are_plain(written: list) -> bool:
-    """Return whether all of FIELDS but the error are ASCII texts, as in most rows: nothing else in
-    the record could take their place."""
-    try:
-        return written[-1] is None and "".join(written[:-1]).isascii()
-    except TypeError:
-        return False
 
 
 def _probabilities(given: object) -> dict[str, float] | None:

@@ -16,22 +16,10 @@ from cosmos_reason.base import files, findings, job_folder
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.data.samples import Question
-from cosmos_reason.evaluation import (
-    evaluation_record,
-    grading,
-    inference,
-    questions,
-    reason1,
-)
+from cosmos_reason.evaluation import evaluation_record, grading, inference, questions, reason1
 from cosmos_reason.evaluation.questions import Answer, Responder
 from cosmos_reason.evaluation.rows import Row
-from cosmos_reason.evaluation.saved_answers import (
-    EVALUATION,
-    INFERENCE,
-    Names,
-    SavedAnswers,
-    Shard,
-)
+from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE, Names, SavedAnswers, Shard
 
 ALL = Shard(0, 1)
 
@@ -50,20 +38,9 @@ MORE_TOKENS = 256
 WARMER = 0.05
 WARMEST = 0.9
 COLUMNS = (
-    "id",
-    "video_id",
-    "media",
-    "question",
-    "gt",
-    "response",
-    "answer",
-    "rule",
-    "read",
-    "type",
-    "correct",
-    "error",
-    "is_cut",
-)
+    "id", "video_id", "media", "question", "gt", "response", "answer", "rule", "read", "type",
+    "correct", "error", "is_cut",
+)  # fmt: skip
 
 
 def run(
@@ -88,6 +65,7 @@ def run(
         fix = Fix(changes={"results_dir": "results"})
         raise findings.bad_input("ENGINE-NO-OUTPUT", "results_dir", "it is empty", fix)
     asked = questions.read(spec["dataset"], spec["evaluation"]["limit"])
+    # Every n-th question, not a block: long clips often stand together.
     mine = asked[shard.index :: shard.count]
     job_id = job_folder.id_of(job_dir) if job_dir else None
 
@@ -126,6 +104,7 @@ def run(
             saved.void(mine, str(failure))
 
     by_id = saved.read()
+    # Whichever process finds the answers of all shards writes the results.
     is_whole = all(question.id in by_id for question in asked)
     if is_whole:
         rows = _rows(spec, asked, by_id)
@@ -233,21 +212,11 @@ def _rows(spec: dict, asked: list[Question], by_id: dict[str, dict]) -> list[dic
         return inference.rows(asked, by_id)
     graded = []
     for question in asked:
-        sample = question.sample
         saved = by_id[question.id]
-        row = Row(
-            id=question.id,
-            video_id=sample.id,
-            media=sample.media[0].path if sample.media else None,
-            question=question.text,
-            gt=question.gt,
-            response=saved["response"],
-            error=saved["error"],
-            tags=sample.tags,
-            groups=sample.groups,
-            is_cut=bool(saved["is_cut"]),
-        )
+        row = Row.of(question, saved["response"], saved["error"])
+        row.is_cut = bool(saved["is_cut"])
         graded.append(row)
+    # All rows at once: which labels there are, only the whole set tells.
     grading.grade(graded, grading.TASK_TYPES[spec["task"]["type"]])
     rows = []
     for row in graded:

@@ -54,6 +54,7 @@ class SavedAnswers:
             for line in line_log.read(path):
                 if any(name not in line for name in KEPT):
                     continue
+                # The same question may stand there twice: it failed first, and was asked again.
                 if line["error"] is None or line["id"] not in by_id:
                     by_id[line["id"]] = line
         return by_id

@@ -37,11 +37,7 @@ def evaluation_of(rows: Sequence[Row], record: dict, path: Path, **reading: obje
         values = record.get(table)
         if isinstance(values, dict):
             settings |= {f"{table}.{key}": value for key, value in values.items()}
-    return {
-        "results": str(path.absolute()),
-        "questions": digest(rows),
-        "settings": settings,
-    }
+    return {"results": str(path.absolute()), "questions": digest(rows), "settings": settings}
 
 
 def record(
@@ -60,6 +56,7 @@ def record(
             "and that training is not beside them"
         )
         return None, [findings.warning("EVAL-SCORE-ELSEWHERE", scored["results"], message)]
+    # Relative, so that the table stays true when the output is moved.
     name = str(Path(scored["checkpoint"]).relative_to(output_dir))
     row = {key: scored[key] for key in KEPT if scored[key] is not None}
     row["evaluation"] = measured
@@ -75,12 +72,7 @@ def record(
             table[name] = row
             files.write_json(output_dir / checkpoint_metrics.FILE, table)
     file = output_dir / checkpoint_metrics.FILE
-    outcome = {
-        "file": str(file),
-        "checkpoint": name,
-        "recorded": is_recorded,
-        "earlier": earlier,
-    }
+    outcome = {"file": str(file), "checkpoint": name, "recorded": is_recorded, "earlier": earlier}
     where = f"{file}#{name}"
     if earlier is None:
         return outcome, [findings.info("EVAL-SCORE-RECORDED", where, f"recorded {_in_words(row)}")]

@@ -51,7 +51,8 @@ def write(
                 "shortcuts": part.shortcuts,
             }
         )
-    built = built_by(parts["train"])
+    marker = parts["train"].annotations.parent.parent / MARKER
+    built = files.read_json(marker) if marker.is_file() else {}
     splits = built.get("groups", {})
     groups = sorted({group for counts in splits.values() for group in counts})
     page = render(
@@ -101,12 +102,6 @@ def histogram(title: str, values: Sequence[float]) -> dict:
         "high": f"{high:g}",
         "bars": [count / max(counts) for count in counts],
     }
-
-
-def built_by(survey: Survey) -> dict:
-    """Return what build_dataset wrote of the set that a survey is of; {} of others."""
-    marker = survey.annotations.parent.parent / MARKER
-    return files.read_json(marker) if marker.is_file() else {}
 
 
 def conflicts(survey: Survey) -> list[dict]:

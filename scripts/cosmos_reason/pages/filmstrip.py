@@ -28,6 +28,9 @@ CLIP_PIXELS = 600_000_000
 def filmstrip(path: media.Source) -> tuple[str, str]:
     """Return (data URI of FRAMES frames side by side, when they are); ("", why not) for what cannot
     be decoded."""
+    import numpy as np
+    from PIL import Image
+
     try:
         if isinstance(path, str):
             path = located.source(Media("video", path), str)
@@ -37,7 +40,12 @@ def filmstrip(path: media.Source) -> tuple[str, str]:
     height = min(HEIGHT, frames.shape[1])
     width = max(1, round(frames.shape[2] * height / frames.shape[1]))
     frames = media.resize(frames, height, min(width, WIDEST_FRAME))
-    return _data_uri(_side_by_side(frames)), caption
+    gap = math.ceil(frames.shape[1] / 66)
+    framed = np.pad(frames, ((0, 0), (0, 0), (0, gap), (0, 0)), constant_values=GREY)
+    picture = Image.fromarray(np.concatenate(list(framed), axis=1)[:, :-gap])
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}", caption
 
 
 def _decoded(path: Path | media.Pictures) -> tuple[np.ndarray, str]:
@@ -49,21 +57,3 @@ def _decoded(path: Path | media.Pictures) -> tuple[np.ndarray, str]:
     indices = sorted({int(reach * (number + 0.5) / FRAMES) for number in range(FRAMES)})
     seconds = ", ".join(f"{float(shown.at(index)):.1f}" for index in indices)
     return media.decode_frames(path, indices), f"frames at {seconds} s"
-
-
-def _side_by_side(frames: np.ndarray) -> np.ndarray:
-    """Return one picture, with a grey gap between the frames."""
-    import numpy as np
-
-    gap = math.ceil(frames.shape[1] / 66)
-    with_gap = ((0, 0), (0, 0), (0, gap), (0, 0))
-    framed = np.pad(frames, with_gap, constant_values=GREY)
-    return np.concatenate(list(framed), axis=1)[:, :-gap]
-
-
-def _data_uri(picture: np.ndarray) -> str:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -19,6 +19,12 @@ def page(rows: Sequence[dict], record: dict) -> str:
     together; `record` is inference.json."""
     about = [(path, list(group)) for path, group in groupby(rows, itemgetter("media"))]
     failed = [row for row in rows if row["error"] is not None]
+    cards = []  # a filmstrip of each medium while the budget lasts, with the rows about it
+    budget = IMAGE_BUDGET
+    for path, of_medium in about[:SHOWN_MEDIA]:
+        image, caption = filmstrip(path) if budget > 0 else ("", "left out to keep this page small")
+        budget -= len(image)
+        cards.append({"path": path, "image": image, "caption": caption, "rows": of_medium})
     return render(
         "predictions.html.j2",
         name=model_name(record),
@@ -27,16 +33,5 @@ def page(rows: Sequence[dict], record: dict) -> str:
         failed=len(failed),
         cut=sum(row["is_cut"] for row in rows),
         media=len(about),
-        cards=_cards(about[:SHOWN_MEDIA]),
+        cards=cards,
     )
-
-
-def _cards(about: list[tuple[str, list[dict]]]) -> list[dict]:
-    """Return a filmstrip of each medium while IMAGE_BUDGET lasts, with the rows about it."""
-    cards = []
-    budget = IMAGE_BUDGET
-    for path, rows in about:
-        image, caption = filmstrip(path) if budget > 0 else ("", "left out to keep this page small")
-        budget -= len(image)
-        cards.append({"path": path, "image": image, "caption": caption, "rows": rows})
-    return cards

@@ -70,7 +70,13 @@ def page(
         types=type_table(rows, pair),
         parts=parts_table(rows, before or (), pair),
         forms=metrics.per_form(rows),
-        guard=guard_table(general) if general else None,
+        guard=general
+        and {
+            "told": guard.figures(general.to_json()),
+            "types": type_table(general.rows, general.pair),
+            "pair": general.pair,
+            "is_forgotten": bool(general.pair) and guard.is_forgotten(general.pair),
+        },
         matrices=matrices(rows),
         chart=chart(curves),
         answers_chart=chart(curves, ACCURACIES),
@@ -169,16 +175,6 @@ def parts_table(
         if lines:
             tables[kind] = lines
     return tables
-
-
-def guard_table(general: Guard) -> dict:
-    """Return what the page shows of the general questions."""
-    return {
-        "told": guard.figures(general.to_json()),
-        "types": type_table(general.rows, general.pair),
-        "pair": general.pair,
-        "is_forgotten": bool(general.pair) and guard.is_forgotten(general.pair),
-    }
 
 
 def matrices(rows: Sequence[Row]) -> list[dict]:
