@@ -30,7 +30,14 @@ def main(folder: Path, model_type: str, names: str) -> None:
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    stored = stored_shapes(folder)
+    stored = {}
+    for path in folder.glob("*.safetensors"):
+        with open(path, "rb") as handle:
+            (length,) = struct.unpack("<Q", handle.read(8))
+            header = json.loads(handle.read(length))
+        header.pop("__metadata__", None)
+        stored |= {name: entry["shape"] for name, entry in header.items()}
+
     if names == "of-class" and stored != expected:
         raise SystemExit(f"names or shapes differ: {sorted(set(stored) ^ set(expected))[:5]}")
     if names != "of-class":
@@ -40,17 +47,6 @@ def main(folder: Path, model_type: str, names: str) -> None:
         if wrong:
             raise SystemExit(f"names or shapes differ: {sorted(map(str, wrong))[:5]}")
     print(f"{type(config).__name__}, {len(stored)} tensors, processor {processor}")
-
-
-def stored_shapes(folder: Path) -> dict[str, list[int]]:
-    shapes = {}
-    for path in folder.glob("*.safetensors"):
-        with open(path, "rb") as handle:
-            (length,) = struct.unpack("<Q", handle.read(8))
-            header = json.loads(handle.read(length))
-        header.pop("__metadata__", None)
-        shapes |= {name: entry["shape"] for name, entry in header.items()}
-    return shapes
 
 
 if __name__ == "__main__":

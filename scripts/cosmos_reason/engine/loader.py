@@ -76,7 +76,7 @@ class Loader:
         return self
 
     def __next__(self):
-        """Raises Dead or Stuck, and what reading raised."""
+        """Return the next batch. Raises Dead or Stuck, and what reading raised."""
         if not self.processes:
             return next(self.batches)
         try:
@@ -91,7 +91,7 @@ class Loader:
 
     @contextmanager
     def _deaths_raised(self) -> Iterator[None]:
-        """While it is open a process that dies raises Dead, also where this one waits for the rest
+        """Raise Dead while it is open where a process dies, also where this one waits for the rest
         of a message: the pipe stays open in the other processes."""
         if not self.is_told_of_deaths:
             yield

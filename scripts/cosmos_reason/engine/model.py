@@ -129,7 +129,10 @@ def load_model(folder: Path, dtype: torch.dtype | str, device: torch.device):
     config = check_architecture(folder)
     read_as = precision_to_read(folder, dtype)
     if config.get("quantization_config"):
-        _refuse_without_loader(folder)
+        if not importlib.util.find_spec("compressed_tensors"):
+            message = "got a quantized model and no compressed-tensors, which reads it"
+            fix = f"make -C {bundle.ROOT} setup-quantize"
+            raise outside("QUANT-NOT-INSTALLED", folder, message, fix)
         dtype = read_as = torch.bfloat16
     family = FAMILIES[config["model_type"]]
     model, loading = getattr(transformers, family.model_class).from_pretrained(
@@ -175,15 +178,6 @@ def precision_to_read(folder: Path, dtype: torch.dtype | str) -> torch.dtype | s
         return dtype
     stored, _ = safetensors_files.read_folder(folder)
     return torch.bfloat16 if {tensor.dtype for tensor in stored.values()} == {"BF16"} else dtype
-
-
-def _refuse_without_loader(folder: Path) -> None:
-    """Raise Failure where what reads quantized weights is not installed."""
-    if importlib.util.find_spec("compressed_tensors"):
-        return
-    message = "got a quantized model and no compressed-tensors, which reads it"
-    fix = f"make -C {bundle.ROOT} setup-quantize"
-    raise outside("QUANT-NOT-INSTALLED", folder, message, fix)
 
 
 def evaluation_folders(table: dict) -> tuple[Path, Path | None]:

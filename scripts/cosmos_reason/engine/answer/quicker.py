@@ -13,8 +13,8 @@ from cosmos_reason.engine.packing import ATTENTION, attend, embed_by_product
 
 
 def quicken(network) -> None:
-    """Frames of all clips attend at once, not one after the other; norms are one kernel each, which
-    rounds once where transformers rounds twice; patches are embedded by a matrix product; and
+    """Let frames of all clips attend at once, not one after the other; norms are one kernel each,
+    which rounds once where transformers rounds twice; patches are embedded by a matrix product; and
     positions are turned in half of the passes through memory."""
     AttentionInterface.register(ATTENTION, attend)
     network.set_attn_implementation({"vision_config": ATTENTION})
@@ -35,13 +35,15 @@ def _norm(part, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def turn_patches(query, key, cos, sin) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotary positions of vision blocks, in float32: [patches, heads, width], [patches, width]."""
+    """Turn rotary positions of vision blocks, in float32: [patches, heads, width], [patches,
+    width]."""
     cos, sin = cos.unsqueeze(-2).float(), sin.unsqueeze(-2).float()
     return _turn(query, cos, sin), _turn(key, cos, sin)
 
 
 def turn_tokens(query, key, cos, sin, unsqueeze_dim: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotary positions of text layers: [batch, heads, tokens, width], [batch, tokens, width]."""
+    """Turn rotary positions of text layers: [batch, heads, tokens, width], [batch, tokens,
+    width]."""
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
     return _turn(query, cos, sin), _turn(key, cos, sin)
 

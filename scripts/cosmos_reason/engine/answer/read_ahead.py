@@ -44,8 +44,8 @@ class Prompts(torch.utils.data.Dataset):
 
 
 def groups_of(questions: Sequence[Question]) -> list[list[Question]]:
-    """Questions about the same media, one after the other, stay together: their worker decodes
-    those once."""
+    """Return the questions in groups: those about the same media, one after the other, stay
+    together, since their worker decodes those once."""
     groups = []
     for _, same in groupby(questions, key=lambda question: question.sample.media):
         members = list(same)
@@ -100,22 +100,20 @@ class Arriving:
 
     def _all(self, groups: list[list[Question]]):
         for group in groups:
-            for question, result in zip(group, self._results_of(group), strict=True):
+            try:
+                results = next(self.loader)
+            except Dead as problem:
+                raise outside("ENGINE-LOADER-DIED", "reading", death(problem), AGAIN) from None
+            except Stuck:
+                message = (
+                    f"got nothing for {PATIENCE // 60} minutes from the processes that read clips; "
+                    f"waited for that of question {group[0].id}"
+                )
+                raise outside("ENGINE-LOADER-STUCK", "reading", message, AGAIN) from None
+            for question, result in zip(group, results, strict=True):
                 if isinstance(result, Failure) and result.exit_code == EXIT_OUTSIDE:
                     raise result
                 yield question, result if isinstance(result, Exception) else from_a_pipe(result)
-
-    def _results_of(self, group: list[Question]) -> list:
-        try:
-            return next(self.loader)
-        except Dead as problem:
-            raise outside("ENGINE-LOADER-DIED", "reading", death(problem), AGAIN) from None
-        except Stuck:
-            message = (
-                f"got nothing for {PATIENCE // 60} minutes from the processes that read clips; "
-                f"waited for that of question {group[0].id}"
-            )
-            raise outside("ENGINE-LOADER-STUCK", "reading", message, AGAIN) from None
 
     def close(self) -> None:
         """End the processes that read."""

@@ -23,12 +23,7 @@ from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.train import shards
 from cosmos_reason.evaluation import likelihood, run
-from cosmos_reason.evaluation.questions import (
-    GENERATE,
-    LIKELIHOOD,
-    Answer,
-    conversation,
-)
+from cosmos_reason.evaluation.questions import GENERATE, LIKELIHOOD, Answer, conversation
 from cosmos_reason.media.sampling import VisionOptions
 
 CACHE_BYTES = 256 << 20  # frames of clips with several questions
@@ -159,7 +154,7 @@ class Responder:
         torch.manual_seed(spec["evaluation"]["seed"])
 
     def identity(self) -> list:
-        """Changes with the weights that answer."""
+        """Return what changes with the weights that answer."""
         folder = models.model_folder(self.spec["model"]["model_name"])
         stamps = []
         for path in sorted(folder.glob("*.safetensors")):
@@ -317,7 +312,8 @@ class Responder:
         return likelihood.choices(self.spec)
 
     def encode(self, question: Question) -> dict[str, torch.Tensor]:
-        """Pixels in the precision that the model computes in: half as much to hand over."""
+        """Return the inputs, with pixels in the precision that the model computes in: half as much
+        to hand over."""
         turns = conversation(question, self.spec)
         inputs = self.encoder.encode_prompt(turns, question.sample.media)
         for key in PIXELS_KEY.values():

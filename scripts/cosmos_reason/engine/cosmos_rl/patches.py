@@ -426,7 +426,15 @@ def keep_redis_here() -> str:
     def write_redis_config(port, logfile, file_path, custom_config="", **options):
         ours = REDIS.format(folder=tempfile.gettempdir())
         written = official(port, logfile, file_path, custom_config + ours, **options)
-        waiting.append(_stop_redis_after_this(port, written))
+        # It is not marked as the job's: a job that is killed leaves its redis behind, whose
+        # process shows no environment to know it by.
+        words = [sys.executable, "-I", "-c", STOP_REDIS, str(port), str(written)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, env={}, start_new_session=True, **quiet
+        )
+        process.wait()
+        waiting.append(process)
         return written
 
     network_util.write_redis_config = write_redis_config
@@ -435,18 +443,6 @@ def keep_redis_here() -> str:
         "redis listens on 127.0.0.1 and ends with the controller "
         "(cosmos-rl opens it to the network)"
     )
-
-
-def _stop_redis_after_this(port: int, config: str) -> subprocess.Popen:
-    """Return a process that ends redis when this one has ended. It is not marked as the job's: a
-    job that is killed leaves its redis behind, whose process shows no environment to know it by."""
-    words = [sys.executable, "-I", "-c", STOP_REDIS, str(port), str(config)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, env={}, start_new_session=True, **quiet
-    )
-    process.wait()
-    return process
 
 
 def _transformers() -> str:

@@ -28,7 +28,7 @@ class Records(Samples):
     library holds those of all records."""
 
     def __getitem__(self, index: int) -> Inputs:
-        """Raises Failure."""
+        """Return the record. Raises Failure."""
         encoded = super().__getitem__(index)
         raise_failures([encoded])
         encoded.pop("labels")
@@ -40,7 +40,8 @@ class Records(Samples):
         return encoded
 
     def __deepcopy__(self, memo) -> Records:
-        """Itself: the library copies its arguments, and caches with locks cannot be copied."""
+        """Return itself: the library copies its arguments, and caches with locks cannot be
+        copied."""
         return self
 
     def loader(self) -> torch.utils.data.DataLoader:

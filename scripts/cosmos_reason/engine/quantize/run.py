@@ -100,7 +100,7 @@ def _folders(table: dict) -> tuple[Path, Path | None]:
 
 
 def _identity(spec: dict, *folders: Path | None) -> str:
-    """Changes with whatever changes the result: the spec, the weights, the records."""
+    """Return what changes with whatever changes the result: the spec, the weights, the records."""
     asked = {name: spec[name] for name in ("quantize", "dataset", "vision", "seed")}
     stamps = []
     for folder in filter(None, folders):
@@ -152,8 +152,8 @@ def _check_gpu(name: str) -> list[Finding]:
 
 
 def host_bytes(config: dict, model_bytes: int, tokens: int) -> int:
-    """Host memory at the height of a calibration with so many tokens in all: the model, and of each
-    token the pixels it came from and the hidden states that enter the first layers, all in
+    """Return host memory at the height of a calibration with so many tokens in all: the model, and
+    of each token the pixels it came from and the hidden states that enter the first layers, all in
     bfloat16."""
     vision = config["vision_config"]
     frames = FAMILIES[config["model_type"]].frames_per_token
@@ -216,11 +216,25 @@ def _quantize(
             findings.say("quantizing, 4 of 4: writing the model")
             compress.save(network, source, work)
             as_trained.carry(folder, work)
-        peak_memory = _peak_memory()  # before the trial, which loads the result
+        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+        # Before the trial, which loads the result.
+        peak_memory = {"host_gb": round(host / 1e9, 2), "gpu_gb": round(gpu / 1e9, 2)}
         del network
         _free()
         _refuse(quantized.verify(work))
         tensors, _ = safetensors_files.read_folder(work)
+        calibrated = None
+        if lengths:
+            calibrated = {
+                "annotations": spec["dataset"]["annotation_path"],
+                "asked": table["num_calibration_samples"],
+                "samples": len(lengths),
+                "tokens": sum(lengths),
+                "longest": max(lengths),
+                "system_prompt": spec["dataset"]["system_prompt"],
+                "vision": {key: one for key, one in spec["vision"].items() if one is not None},
+            }
         record = {
             "schema_version": 1,
             "scheme": table["quantization_scheme"],
@@ -228,7 +242,7 @@ def _quantize(
             "model": spec["model"]["model_path"],
             "base_model": spec["model"]["base_model_path"] or None,
             "library": f"{LIBRARY} {importlib.metadata.version(LIBRARY)}",
-            "calibration": _calibration_record(spec, lengths),
+            "calibration": calibrated,
             "bytes": {"before": before, "after": quantized.stored_bytes(tensors)},
             "layers": _error_summary(errors),
             "trial": None if table["skip_test_generation"] else trial(spec, work, records),
@@ -241,7 +255,7 @@ def _quantize(
 
 
 def _refuse(found: list[Finding]) -> None:
-    """Raises Failure when an error is among the findings."""
+    """Raise Failure when an error is among the findings."""
     if findings.has_errors(found):
         raise Failure(found, findings.EXIT_BAD_INPUT)
 
@@ -264,22 +278,9 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
-def _calibration_record(spec: dict, lengths: list[int]) -> dict | None:
-    if not lengths:
-        return None
-    return {
-        "annotations": spec["dataset"]["annotation_path"],
-        "asked": spec["quantize"]["num_calibration_samples"],
-        "samples": len(lengths),
-        "tokens": sum(lengths),
-        "longest": max(lengths),
-        "system_prompt": spec["dataset"]["system_prompt"],
-        "vision": {key: value for key, value in spec["vision"].items() if value is not None},
-    }
-
-
 def _error_summary(errors: dict[str, float]) -> dict:
-    """Relative errors of the weights: how many layers, their mean, the worst, and all of them."""
+    """Return relative errors of the weights: how many layers, their mean, the worst, and all of
+    them."""
     worst = sorted(errors, key=errors.get, reverse=True)[:WORST]
     return {
         "count": len(errors),
@@ -287,13 +288,6 @@ def _error_summary(errors: dict[str, float]) -> dict:
         "worst": {name: errors[name] for name in worst},
         "errors": errors,
     }
-
-
-def _peak_memory() -> dict:
-    """Return the peak memory of this process so far, in GB."""
-    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    return {"host_gb": round(host / 1e9, 2), "gpu_gb": round(gpu / 1e9, 2)}
 
 
 # -- what proves it ------------------------------------------------------------------------------
@@ -305,7 +299,8 @@ def trial(spec: dict, folder: Path, records: Records | None) -> dict:
     asked = evaluate_spec(spec, {"model_name": str(folder)}, folder / ACCURACY)
     asked["dataset"]["media_dir"] = spec["dataset"]["media_dir"]
     asked["generation"]["max_tokens"] = TRIAL_TOKENS
-    question = _text_question()
+    turn = Turn("user", ASKED)
+    question = Question("trial", Sample(0, "trial", (turn,), (), None), (turn,), ASKED, "")
     if records is not None:
         question = next(iter(records.samples[0].questions()), question)
     responder = Responder(asked)
@@ -313,11 +308,6 @@ def trial(spec: dict, folder: Path, records: Records | None) -> dict:
     if answer.response is None:
         raise findings.outside("QUANT-TRIAL", folder, f"got no answer: {answer.error}")
     return {"question": question.text, "answer": answer.response}
-
-
-def _text_question() -> Question:
-    turn = Turn("user", ASKED)
-    return Question("trial", Sample(0, "trial", (turn,), (), None), (turn,), ASKED, "")
 
 
 # -- accuracy ------------------------------------------------------------------------------------
@@ -359,18 +349,14 @@ def accuracy_lost(spec: dict, output: Path) -> tuple[dict, list[Finding]]:
         _free()
         results = output / ACCURACY / name / RESULTS
         graded[name], problems = grading.read(results, grading.Options())
-        found += [_in_terms_of_this_spec(finding) for finding in problems]
+        for finding in problems:  # the fix is for this quantize spec, which asked
+            changes = finding.fix.changes
+            if "generation.max_tokens" in changes:
+                fix = Fix(changes={"evaluation.max_tokens": changes["generation.max_tokens"]})
+                finding = dataclasses.replace(finding, fix=fix)
+            found.append(finding)
     pair, problems = comparison.compare(graded["original"], graded["quantized"], "evaluation")
     return pair | {"annotations": spec["evaluation"]["annotation_path"]}, found + problems
-
-
-def _in_terms_of_this_spec(finding: Finding) -> Finding:
-    """Return a finding about an evaluation, its fix for the quantize spec that asked for it."""
-    changes = finding.fix.changes
-    if "generation.max_tokens" not in changes:
-        return finding
-    fix = Fix(changes={"evaluation.max_tokens": changes["generation.max_tokens"]})
-    return dataclasses.replace(finding, fix=fix)
 
 
 def verdict(pair: dict, sizes: dict) -> str:

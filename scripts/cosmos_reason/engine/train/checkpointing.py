@@ -22,11 +22,7 @@ from cosmos_reason.engine.train.ranks import ALONE, Ranks
 
 SMALL_FILES = {".json", ".jinja", ".txt"}
 # What the base model says of its own weights does not go into an export.
-NOT_OF_THE_RESULT = {
-    safetensors_files.INDEX_NAME,
-    "provenance.json",
-    training_settings.FILE,
-}
+NOT_OF_THE_RESULT = {safetensors_files.INDEX_NAME, "provenance.json", training_settings.FILE}
 RANK_MARKER = ".rank_0_complete"
 MODEL_STATE = "model.safetensors"
 OPTIMIZER_STATE = "optimizer.safetensors"
@@ -50,32 +46,18 @@ def _writing(folder: Path) -> Iterator[Path]:
 
 
 def export(
-    network,
-    base_folder: Path,
-    folder: Path,
-    dtype: torch.dtype,
-    spec: dict,
-    ranks: Ranks = ALONE,
+    network, base_folder: Path, folder: Path, dtype: torch.dtype, spec: dict, ranks: Ranks = ALONE
 ) -> None:
     """Write a folder that loads by itself (full model) or on its base (LoRA), and that says how it
     was trained wherever it is copied to."""
     weights = None
     if not hasattr(network, "peft_config"):
-        weights = _on_first(network.state_dict(), ranks, dtype)
+        weights = {}  # whole, on the host of rank 0, which writes them; on the others none
+        for name, tensor in network.state_dict().items():
+            whole = shards.whole(tensor.detach())
+            if ranks.is_first:
+                weights[name] = whole.to("cpu", dtype)
     ranks.by_first(partial(_write_model, network, weights, base_folder, folder, spec))
-
-
-def _on_first(
-    tensors: dict[str, torch.Tensor], ranks: Ranks, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """Return the tensors, whole, on the host of rank 0, which writes them; nothing on the
-    others."""
-    there = {}
-    for name, tensor in tensors.items():
-        whole = shards.whole(tensor.detach())
-        if ranks.is_first:
-            there[name] = whole.to("cpu", dtype)
-    return there
 
 
 def _write_model(
@@ -96,22 +78,19 @@ def _write_model(
                 max_shard_size="5GB",
                 save_original_format=family.saved_by_class,
             )
-            _ensure_index(unfinished)
+            # Readers of cosmos-rl exports expect an index; transformers writes none for a
+            # single file.
+            single = unfinished / safetensors_files.SINGLE
+            if single.is_file():
+                tensors = safetensors_files.read_header(single)
+                weight_map = dict.fromkeys(tensors, single.name)
+                safetensors_files.write_index(unfinished, weight_map, single.stat().st_size)
         for path in base_folder.iterdir():
             if path.name in NOT_OF_THE_RESULT or path.suffix not in SMALL_FILES:
                 continue
             if path.is_file():
                 shutil.copyfile(path, unfinished / path.name)
         training_settings.write(unfinished, spec)
-
-
-def _ensure_index(folder: Path) -> None:
-    """Readers of cosmos-rl exports expect an index; transformers writes none for a single file."""
-    single = folder / safetensors_files.SINGLE
-    if single.is_file():
-        tensors = safetensors_files.read_header(single)
-        weight_map = dict.fromkeys(tensors, single.name)
-        safetensors_files.write_index(folder, weight_map, single.stat().st_size)
 
 
 def save_state(
@@ -159,31 +138,23 @@ def _write_state(
 ) -> None:
     """Write the state of a training: `written` by file; `gathered` are their tensors, whole, in
     that order."""
+
+    def made() -> Iterator[memoryview]:  # when the entry whose turn it is gets written
+        flat = next(gathered).to("cpu").contiguous().reshape(-1)
+        yield memoryview(flat.view(torch.uint8).numpy())
+
     with _writing(folder) as unfinished:
         for name, tensors in written.items():
-            entries = {
-                key: _from_next(unfinished / name, tensor, gathered)
-                for key, tensor in tensors.items()
-            }
+            entries = {}
+            for key, tensor in tensors.items():
+                size, dtype = tensor.numel() * tensor.element_size(), CODES[tensor.dtype]
+                entries[key] = safetensors_files.Tensor(
+                    unfinished / name, dtype, tuple(tensor.shape), 0, size, made
+                )
             safetensors_files.copy_tensors(unfinished / name, entries, lambda _: None)
         write_json(unfinished / run_outputs.TRAINER_STATE, state)
         write_json(unfinished / SPEC, spec)
         (unfinished / RANK_MARKER).touch()
-
-
-def _from_next(
-    file: Path, tensor: torch.Tensor, gathered: Iterator[torch.Tensor]
-) -> safetensors_files.Tensor:
-    """Yield an entry of a file whose bytes are those of the next gathered tensor when it is
-    written."""
-
-    def made() -> Iterator[memoryview]:
-        flat = next(gathered).to("cpu").contiguous().reshape(-1)
-        yield memoryview(flat.view(torch.uint8).numpy())
-
-    size = tensor.numel() * tensor.element_size()
-    dtype = CODES[tensor.dtype]
-    return safetensors_files.Tensor(file, dtype, tuple(tensor.shape), 0, size, made)
 
 
 def load_state(folder: Path, network, optimizer) -> dict:

@@ -98,8 +98,8 @@ class Features:
         self.outlines[media] = tuple(outlines)
 
     def known(self, media: Hashable) -> tuple[Outline, ...] | None:
-        """Their outlines where that is enough: the features of all of them are kept, which they are
-        to the end of the run."""
+        """Return their outlines where that is enough: the features of all of them are kept, which
+        they are to the end of the run."""
         outlines = self.outlines.get(media)
         if outlines is None:
             return None

@@ -44,7 +44,7 @@ class Memory:
 
 
 def asked(problem: Exception) -> float:
-    """GiB of the allocation that failed, 0 when the message does not say."""
+    """Return the GiB of the allocation that failed, 0 when the message does not say."""
     found = ASKED.search(str(problem))
     if not found:
         return 0.0

@@ -10,7 +10,7 @@ import torch
 from cosmos_reason.base.findings import Failure, bad_input, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import with_system
-from cosmos_reason.data.samples import Question, Turn
+from cosmos_reason.data.samples import Turn
 from cosmos_reason.engine.answer.responder import generate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.samples import Inputs, Samples
@@ -127,7 +127,7 @@ class HeldOut:
         answered = []
         for question in self.all:
             number = numbers.get(id(question))
-            row = _row(question, responses.get(number))
+            row = Row.of(question, responses.get(number))
             rows.append(row)
             if number in responses:
                 answered.append(row)
@@ -147,18 +147,6 @@ def held_out(
     if samples is None or not count:
         return None
     return HeldOut(samples, count, hardware, tokens_per_batch, ranks)
-
-
-def _row(question: Question, response: str | None) -> Row:
-    return Row(
-        id=question.id,
-        video_id=question.sample.id,
-        media=None,
-        question=question.text,
-        gt=question.gt,
-        response=response,
-        error=None,
-    )
 
 
 @contextmanager

@@ -61,6 +61,8 @@ class Passes:
         if not self.plan:
             return gpu_memory.ENOUGH_TOKENS, "the default"
         room = f"{self.limit:.0f} GiB of GPU memory"
+        # First the longest pass that recomputes nothing: only for passes shorter than FEW is
+        # recomputing worth its time.
         kept = len(self.decoder)
         if self.recomputes and self.recomputed is not None:
             kept = 0

@@ -85,6 +85,7 @@ class Ranks:
         if not self.are_several:
             return self
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        # What the ranks agree on goes over the host: it works while the GPUs are busy or full.
         control = dist.new_group(backend="gloo", timeout=PATIENCE)
         numbers = [0] * self.world
         dist.all_gather_object(numbers, os.getpid(), group=control)
@@ -153,6 +154,7 @@ class Ranks:
         for parameter in reached:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        # Adapters are thousands of small tensors: one reduction each would wait more than it sums.
         for bucket in _buckets([parameter.grad for parameter in reached]):
             whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
             dist.all_reduce(whole)

@@ -141,8 +141,9 @@ class Reader:
             assert its_kind == kind, "taken out of its order"
             numbers.append(number)
         found = list(zip(numbers, items, strict=True))
-        if self.features:
-            self._note(kind, found)
+        for number, item in found if self.features else ():
+            if isinstance(item, dict) and OUTLINES in item:  # its media were decoded
+                self.features.note(self._media(kind, number), item[OUTLINES])
         return found
 
     def _received(self) -> list[dict | Failure]:
@@ -150,33 +151,18 @@ class Reader:
         try:
             return next(self.loader)
         except loader.Dead as problem:
-            message = loader.death(problem)
-            raise self._unread("ENGINE-LOADER-DIED", message, LESS_MEMORY) from None
+            id, message, changes = "ENGINE-LOADER-DIED", loader.death(problem), LESS_MEMORY
         except loader.Stuck:
+            items = self.on_their_way[0]
+            awaited = ", ".join(f"{NAMES[kind]} {number}" for kind, number, _ in items[:NAMED])
+            id, changes = "ENGINE-LOADER-STUCK", {}
             message = (
                 f"got nothing for {loader.PATIENCE // 60} minutes from the processes that read "
-                f"records; waited for {self._awaited()}"
+                f"records; waited for {awaited}{' ...' if len(items) > NAMED else ''}"
             )
-            raise self._unread("ENGINE-LOADER-STUCK", message) from None
-
-    def _unread(self, id: str, message: str, changes: dict | None = None) -> Unread:
         where = f"reading for rank {self.ranks.rank}" if self.ranks.are_several else "reading"
-        fix = Fix(changes={"train.resume": True} | (changes or {}))
-        return Unread(error(id, where, message, fix), EXIT_OUTSIDE)
-
-    def _awaited(self) -> str:
-        """Return the records that come next, the first of them by name."""
-        items = self.on_their_way[0]
-        named = []
-        for kind, number, _ in items[:NAMED]:
-            named.append(f"{NAMES[kind]} {number}")
-        return ", ".join(named) + (" ..." if len(items) > NAMED else "")
-
-    def _note(self, kind: int, found: Numbered) -> None:
-        """Remember the outlines of media that were decoded."""
-        for number, item in found:
-            if isinstance(item, dict) and OUTLINES in item:
-                self.features.note(self._media(kind, number), item[OUTLINES])
+        fix = Fix(changes={"train.resume": True} | changes)
+        raise Unread(error(id, where, message, fix), EXIT_OUTSIDE)
 
     def validation(self) -> Iterator[tuple[int, Inputs | Failure]]:
         """Yield this rank's records of a validation that is due."""

@@ -28,6 +28,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     """Train as the complete spec says. Returns {run_dir, steps, seconds}; raises Failure before
     the first step for data, model or steps that cannot work."""
     ranks = Ranks.from_environment()
+    # One process of a training speaks; what all have to say, they say through it.
     if not ranks.is_first:
         be_silent()
     ranks.check(spec)
@@ -60,9 +61,13 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     torch.manual_seed(train["seed"] or 0)
     torch.use_deterministic_algorithms(train["deterministic"])
 
+    # One process of each machine downloads, the others find it in the cache.
     fetch = partial(models.model_folder, policy["model_name_or_path"], policy["model_revision"])
     folder = ranks.first_of_node_first(fetch)
-    training, validation = ranks.agreed(partial(read_data, spec, folder, ranks.on_node))
+    ranks.agreed(partial(models.check_architecture, folder))
+    tokenizer = ranks.agreed(partial(models.load_tokenizer, folder))
+    read = partial(setup.datasets, spec, folder, tokenizer, ranks.on_node)
+    training, validation = ranks.agreed(read)
     per_epoch, total = ranks.agreed(partial(setup.plan_steps, len(training), train, ranks.world))
     try:
         network = ranks.agreed(partial(setup.build_network, spec, folder, hardware))
@@ -77,6 +82,7 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
         partial(setup.kept_features, network, options["feature_cache_gib"] / ranks.on_node, passes)
     )
 
+    # Before anything is resumed: what a killed run left half written is no checkpoint.
     ranks.by_first(partial(run_outputs.clear_abandoned, output_dir))
     found = ranks.by_first(partial(checkpointing.to_resume, train["resume"], output_dir))
     resumed, state = found, {"step": 0}
@@ -152,9 +158,3 @@ def skipped_records(
         if samples is not None:
             found[name] = Skipped(name, samples, ranks, known.get(name, ()))
     return found
-
-
-def read_data(spec: dict, folder: Path, on_node: int) -> tuple[Samples, Samples | None]:
-    """Return training and validation data for the model in the folder."""
-    models.check_architecture(folder)
-    return setup.datasets(spec, folder, models.load_tokenizer(folder), on_node)

@@ -35,8 +35,8 @@ from cosmos_reason.spec.keys import BATCH
 def datasets(
     spec: dict, folder: Path, tokenizer, on_node: int = 1
 ) -> tuple[Samples, Samples | None]:
-    """Training samples and, when the spec validates, validation samples. All processes of a machine
-    that read them share the memory for decoded frames."""
+    """Return training samples and, when the spec validates, validation samples. All processes of a
+    machine that read them share the memory for decoded frames."""
     processes = on_node * max(1, reading.workers(spec["train"]["train_policy"], on_node))
     limit = spec["custom"]["transformers_engine"]["frame_cache_gib"] * GIB / processes
     cache = FrameCache(int(limit))

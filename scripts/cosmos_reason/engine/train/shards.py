@@ -98,7 +98,7 @@ def _with_gradient(_module, _inputs, output: torch.Tensor) -> None:
 
 
 def mesh(device: torch.device, shards: int, replicas: int) -> DeviceMesh:
-    """Shards within each of the replicas."""
+    """Return a mesh of shards within each of the replicas."""
     if replicas == 1:
         return init_device_mesh(device.type, (shards,), mesh_dim_names=("shard",))
     return init_device_mesh(device.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))

@@ -8,13 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings
-from cosmos_reason.base.findings import (
-    EXIT_BAD_INPUT,
-    Failure,
-    Finding,
-    error,
-    warning,
-)
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, Finding, error, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import left_out
 from cosmos_reason.engine.samples import Inputs, Samples
@@ -49,19 +43,15 @@ class Skipped:
         self.most_of_one_file = max(1, len(samples) // MOST_OF_ONE_FILE)
         self.lost: dict[int, Finding] = {}
         for entry in known:
-            if self._is_here(entry):
+            # A run may be resumed with other data to validate on.
+            record = entry["record"]
+            if record < len(self.samples) and self.samples.samples[record].id == entry["id"]:
                 finding = error(entry["check"], entry["where"], entry["message"])
                 self.lost[entry["record"]] = finding
         self.fresh: dict[int, Finding] = {}  # of this rank, not yet settled
 
     def __len__(self) -> int:
         return len(self.lost)
-
-    def _is_here(self, entry: dict) -> bool:
-        """Return whether an entry is about these data; a run may be resumed with other ones to
-        validate on."""
-        record = entry["record"]
-        return record < len(self.samples) and self.samples.samples[record].id == entry["id"]
 
     def keeps(self, record: int, item: Inputs | Failure) -> bool:
         """Return whether a record that was read, or could not be, takes part. Raises a Failure that
@@ -97,8 +87,19 @@ class Skipped:
         fresh = self.ranks.merged(self.fresh)
         self.fresh = {}
         lost = fresh | self.lost
-        if self._are_too_many(lost):
-            raise self._too_many(lost)
+        files = _by_file(lost)
+        are_too_many = len(lost) == len(self.samples)
+        if len(lost) > self.most:  # of one file more may be left out, which small data need
+            are_too_many = len(files) > 1 or len(lost) > self.most_of_one_file
+        if are_too_many:
+            message = (
+                f"got {len(lost):,} of {len(self.samples):,} records whose media cannot be read, "
+                f"expected at most {self.most:,}, or {self.most_of_one_file:,} of one file; "
+                "bring the files back before it goes on"
+            )
+            fix = Fix(changes={"train.resume": True})
+            breaking = error("DATA-MEDIA-BREAKING", f"{self.name} data", message, fix)
+            raise TooMany([breaking, *files.values()], EXIT_BAD_INPUT)
         named = _by_file(self.lost)
         for record in sorted(fresh):
             finding = fresh[record]
@@ -110,22 +111,6 @@ class Skipped:
                 findings.say(findings.as_text([warning(ID, finding.where, message)]))
         self.lost = lost
         return True
-
-    def _are_too_many(self, lost: dict[int, Finding]) -> bool:
-        if len(lost) <= self.most:
-            return len(lost) == len(self.samples)
-        return len(_by_file(lost)) > 1 or len(lost) > self.most_of_one_file
-
-    def _too_many(self, lost: dict[int, Finding]) -> TooMany:
-        """Return a finding for each file, and what they come to."""
-        message = (
-            f"got {len(lost):,} of {len(self.samples):,} records whose media cannot be read, "
-            f"expected at most {self.most:,}, or {self.most_of_one_file:,} of one file; "
-            "bring the files back before it goes on"
-        )
-        fix = Fix(changes={"train.resume": True})
-        breaking = error("DATA-MEDIA-BREAKING", f"{self.name} data", message, fix)
-        return TooMany([breaking, *_by_file(lost).values()], EXIT_BAD_INPUT)
 
     def sum_up(self, run_dir: Path) -> None:
         """Say at the end what is left out."""

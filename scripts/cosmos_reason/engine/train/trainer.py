@@ -71,14 +71,23 @@ class Trainer:
         by a signal or with too many records lost (what is done is saved), or with a full GPU."""
         self.first = self.step
         self.note_left_out()
+        # A rank that waits inside a kernel of NCCL hears no signal: the watch ends it with the
+        # others.
         watch = neighbours.Watch(self.ranks.neighbours)
         with self.stop, closing(self.new_reader()) as self.reader, watch:
             try:
                 self.train()
             except Stopped:
-                raise self.ranks.for_rank0(self.stopped()) from None
+                why = f"got {self.stop.asked_by} and"
+                raise self.ranks.for_rank0(self.ended_early("ENGINE-STOPPED", why)) from None
             except (TooMany, Unread) as problem:
-                raise self.ranks.for_rank0(self.without_records(problem)) from None
+                failure = problem
+                if self.step > self.first and not self.schedule.saves(self.step):
+                    # Steps were taken that no checkpoint holds.
+                    why = "records could not be read, the training"
+                    ended = self.ended_early("ENGINE-MEDIA-LOST", why)
+                    failure = Failure([*problem.findings, *ended.findings], ended.exit_code)
+                raise self.ranks.for_rank0(failure) from None
             except torch.OutOfMemoryError as problem:
                 # Of several processes one may be full alone: it speaks, and the others end with it.
                 where = self.ranks.place(self.step + 1)
@@ -114,6 +123,7 @@ class Trainer:
         skipped = self.skipped[left_out.TRAINING]
         first_update = FirstUpdate(self.network)
         self.network.train()
+        # The untouched model, to which later losses are compared.
         if self.step == 0 and self.schedule.validates(0):
             self.validate()
         while self.step < self.total_steps:
@@ -130,6 +140,7 @@ class Trainer:
             seed = (train["seed"] or 0) + self.step
             torch.manual_seed(seed + self.ranks.rank * SEEDS_APART)
             measured = {}
+            # The loss is a mean over the tokens of all ranks: each has to know how many there are.
             answered = self.ranks.sum(loss_tokens(samples))
             if answered:  # else all records of the batch are left out
                 loss = self.accumulate(samples, answered)
@@ -351,18 +362,6 @@ class Trainer:
         checkpointing.save_state(folder, self.network, self.optimizer, self.spec, state, self.ranks)
         return folder
 
-    def stopped(self) -> Failure:
-        """Save the state after a signal. Returns what there is to say of the end."""
-        return self.ended_early("ENGINE-STOPPED", f"got {self.stop.asked_by} and")
-
-    def without_records(self, problem: TooMany | Unread) -> Failure:
-        """Save the state where too many records are lost, or who reads them is. Returns what there
-        is to say."""
-        if self.step == self.first or self.schedule.saves(self.step):
-            return problem  # nothing is lost
-        ended = self.ended_early("ENGINE-MEDIA-LOST", "records could not be read, the training")
-        return Failure([*problem.findings, *ended.findings], ended.exit_code)
-
     def ended_early(self, id: str, why: str) -> Failure:
         """Save the state under the number of the step wherever in an epoch it is. Returns what
         there is to say."""
@@ -402,14 +401,14 @@ class Trainer:
                 self.spec,
                 self.ranks,
             )
-        self.ranks.by_first(partial(self.rank_and_send, run_dir, name, scores))
 
-    def rank_and_send(self, run_dir: Path, name: str, scores: Scores) -> None:
-        """Rank, prune and upload after a model was saved; only one rank does."""
-        self.rank(run_dir, name, scores)
-        best = best_link.step_of(run_dir)
-        run_outputs.prune(run_dir, self.spec["train"]["ckpt"]["max_keep"], keep=[best])
-        self.upload(run_dir, name)
+        def rank_and_send() -> None:
+            self.rank(run_dir, name, scores)
+            best = best_link.step_of(run_dir)
+            run_outputs.prune(run_dir, self.spec["train"]["ckpt"]["max_keep"], keep=[best])
+            self.upload(run_dir, name)
+
+        self.ranks.by_first(rank_and_send)
 
     def upload(self, run_dir: Path, name: str) -> None:
         """Send what was saved of a step where the spec says so. Raises nothing: it is on the
@@ -452,6 +451,7 @@ class Trainer:
         if not is_own and self.step < self.total_steps:
             return  # nothing is written into the folder of another training
         model = run_dir / "safetensors" / name
+        # Rank 0 looks, so that all ranks go the same way from here.
         is_whole = self.ranks.by_first(
             lambda: model.is_dir() and not has_errors(run_outputs.verify(model))
         )
