@@ -451,7 +451,8 @@ def written(args, draft: Draft, case: Case, found: list[f.Finding]) -> cli.Outco
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     count = laid_out_for(args, case)
     size = origins.of_nodes(count, case.needed_gpus) if count else {}
-    table = draft.origin_table()
+    # Of every value that is still there, where it came from.
+    table = {key: draft.origins[key] for key, _ in document.items(draft.action, draft.spec)}
     beside = origins.write(output, args.action, args.engine, table, facts, size, found)
     result = {"spec": str(output), "origins": str(beside)}
     text = f"wrote {output}"

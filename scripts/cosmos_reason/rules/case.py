@@ -143,12 +143,6 @@ class Case(dict):
         return math.prod(self(key) for key in POLICY_GPUS)
 
     @property
-    def rollout_gpus(self) -> int:
-        if self.action != "grpo":
-            return 0
-        return math.prod(self(key) for key in ROLLOUT_GPUS)
-
-    @property
     def needed_gpus(self) -> int:
         """Return the GPUs that a launch takes. The launcher places no rollouts of their own in the
         colocated modes (cosmos-rl launch_all); the embedded engine has a process for each
@@ -157,9 +151,9 @@ class Case(dict):
             return self("num_gpus") or 1
         if not self.cosmos:
             return self.ranks
-        if self.action == "grpo" and self("mode") != "disaggregated":
+        if self.action != "grpo" or self("mode") != "disaggregated":
             return self.policy_gpus
-        return self.policy_gpus + self.rollout_gpus
+        return self.policy_gpus + math.prod(self(key) for key in ROLLOUT_GPUS)
 
     @property
     def ranks(self) -> int:

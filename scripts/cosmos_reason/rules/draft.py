@@ -118,10 +118,6 @@ class Draft:
         self.named[key] = flag
         return True
 
-    def origin_table(self) -> dict[str, str]:
-        """Return the origin of every value that is still there."""
-        return {key: self.origins[key] for key, _ in document.items(self.action, self.spec)}
-
 
 def contradicted(draft: Draft, changes: Mapping[str, object]) -> str:
     """Return the key, given by the user, that excludes one which the changes of a fix would set; ""

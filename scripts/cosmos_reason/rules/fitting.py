@@ -157,9 +157,22 @@ def _put_back(draft: Draft, keys: tuple[str, ...]) -> None:
 
 def fit_to_engine(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
     """Say in the engine's own names what has a true equivalent there; what has none stays, for the
-    rules to refuse. `steps`: those of the whole run."""
-    # First what nobody chose, then the names: a key that is translated has its last value.
-    _validate_at_saves(draft, steps_per_epoch)
+    rules to refuse. What nobody chose is settled first: a key that is translated has its last
+    value. `steps`: those of the whole run."""
+    # Validation follows epochs where saves do, unless it was said otherwise: else no save would be
+    # the best.
+    every = document.get(draft.spec, SAVE_EPOCHS)
+    if (
+        type(every) is int
+        and every >= 1
+        and document.get(draft.spec, "validation.enable") is True
+        and draft.origins.get(VALIDATE) in ("template", None)
+        and document.get(draft.spec, VALIDATE_EPOCHS) is None
+    ):
+        if draft.engine == "tao":
+            draft.put(VALIDATE_EPOCHS, every, SAVE_EPOCHS)
+        elif draft.engine == "cosmos-rl" and steps_per_epoch:
+            draft.put(VALIDATE, every * steps_per_epoch, f"{SAVE_EPOCHS} and dataset facts")
     _fit_length(draft)
     if steps:
         _fit_interval(draft, SAVE, VALIDATE, steps)
@@ -213,23 +226,6 @@ def _fit_length(draft: Draft) -> None:
         draft.put(answer, positions // 2, "positions of the model")
         message += f"; {answer} became {positions // 2}"
     draft.findings.append(findings.info("SPEC-LENGTH-FITTED", key, message))
-
-
-def _validate_at_saves(draft: Draft, steps_per_epoch: int | None) -> None:
-    """Let validation follow epochs where saves do, unless it was said otherwise: else no save would
-    be the best."""
-    every = document.get(draft.spec, SAVE_EPOCHS)
-    if type(every) is not int or every < 1:
-        return
-    if document.get(draft.spec, "validation.enable") is not True:
-        return
-    is_chosen = draft.origins.get(VALIDATE) not in ("template", None)
-    if is_chosen or document.get(draft.spec, VALIDATE_EPOCHS) is not None:
-        return
-    if draft.engine == "tao":
-        draft.put(VALIDATE_EPOCHS, every, SAVE_EPOCHS)
-    elif draft.engine == "cosmos-rl" and steps_per_epoch:
-        draft.put(VALIDATE, every * steps_per_epoch, f"{SAVE_EPOCHS} and dataset facts")
 
 
 def _fit_interval(draft: Draft, key: str, other: str, steps: int) -> None:

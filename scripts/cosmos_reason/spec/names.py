@@ -193,7 +193,16 @@ def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
     ours, and one info about all others, which somebody's own dataset script may read."""
     found = {}
     others = []
-    for key, value in _strangers(action, spec):
+    tables = document.custom_tables(action)
+    custom = spec.get("custom")
+    strangers = {}  # names that no schema has, but for those of tables that refuse them
+    for name, value in custom.items() if isinstance(custom, dict) else ():
+        if name not in tables:
+            strangers[f"custom.{name}"] = value
+        elif tables[name].get("additionalProperties") is True and isinstance(value, dict):
+            for inner in value.keys() - tables[name]["properties"].keys():
+                strangers[f"custom.{name}.{inner}"] = value[inner]
+    for key, value in sorted(strangers.items(), key=lambda stranger: stranger[0]):
         near = near_in_custom(action, key)
         if near:
             message = f"got an unknown name, expected {near[0]}. Did you mean that?"
@@ -208,21 +217,6 @@ def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
             message += f": training reads {TRAIN_ANNOTATIONS}"
         found[where] = findings.info("SPEC-CUSTOM-TABLE", where, message)
     return found
-
-
-def _strangers(action: str, spec: dict) -> list[tuple[str, object]]:
-    """Return (key, value) of the names below `custom` that no schema has, but for those of tables
-    that refuse them."""
-    tables = document.custom_tables(action)
-    custom = spec.get("custom")
-    strangers = []
-    for name, value in custom.items() if isinstance(custom, dict) else ():
-        if name not in tables:
-            strangers.append((f"custom.{name}", value))
-        elif tables[name].get("additionalProperties") is True and isinstance(value, dict):
-            for inner in value.keys() - tables[name]["properties"].keys():
-                strangers.append((f"custom.{name}.{inner}", value[inner]))
-    return sorted(strangers, key=lambda stranger: stranger[0])
 
 
 def near_in_custom(action: str, key: str) -> list[str]:

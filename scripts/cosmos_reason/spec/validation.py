@@ -71,10 +71,20 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         for finding in _explained(action, rest, problem):
             found.setdefault(finding.where, finding)
     found |= names.below_custom(action, rest)
-    found = {
-        finding.where: finding
-        for finding in _passed_on([key for key in unchecked if key not in settings])
-    } | found
+    # Of keys that no schema here describes those that the trainer reads are told as one, and each
+    # that it no longer reads.
+    passed_on = [key for key in unchecked if key not in settings]
+    told: dict[str, findings.Finding] = {}
+    former = document.former_keys().intersection(passed_on) if passed_on else set()
+    for key in sorted(former):
+        message = "got what cosmos-rl read before 0.4.7, which ignores it"
+        told[key] = findings.info("SPEC-KEY-EXTRA", key, message)
+    read = [key for key in passed_on if key not in former]
+    if read:
+        where = read[0] if len(read) == 1 else "spec"
+        message = f"got what the trainer reads and nothing here checks: {', '.join(read)}"
+        told[where] = findings.info("SPEC-KEY-EXTRA", where, message)
+    found = told | found
     # A missing key or table is not reported when the fix of an unknown one sets it.
     renamed = brought_by_renamings(found.values())
     kept = []
@@ -83,22 +93,6 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         if finding.id != "SPEC-KEY-MISSING" or not is_brought:
             kept.append(finding)
     return kept
-
-
-def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
-    """Yield what is told of keys that no schema here describes: of those that the trainer reads as
-    one, of each that it no longer reads."""
-    if not unchecked:
-        return
-    former = document.former_keys().intersection(unchecked)
-    for key in sorted(former):
-        message = "got what cosmos-rl read before 0.4.7, which ignores it"
-        yield findings.info("SPEC-KEY-EXTRA", key, message)
-    read = [key for key in unchecked if key not in former]
-    if read:
-        where = read[0] if len(read) == 1 else "spec"
-        message = f"got what the trainer reads and nothing here checks: {', '.join(read)}"
-        yield findings.info("SPEC-KEY-EXTRA", where, message)
 
 
 def by_cause(action: str, spec: dict, found: list[findings.Finding]) -> list[findings.Finding]:
