@@ -74,6 +74,7 @@ def score_so_far(output_dir: Path, metric: str) -> float:
     best = output_dir / FOLDER
     record = _record(best)
     score = record.get("best_score")
+    # A loss and an accuracy do not compare: what was best by the other is no bar here.
     if record.get("metric") != metric or type(score) not in (int, float):
         return worst(metric)
     is_linked = any((best / part).is_dir() for part in LINKS)

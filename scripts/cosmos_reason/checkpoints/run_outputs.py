@@ -479,6 +479,7 @@ def prune(run_dir: Path, max_keep: int, keep: Iterable[str] = ()) -> list[str]:
             steps.append(folder.name)
     surplus = max(0, len(steps) - max_keep)
     protected = {*keep, *steps[-1:]}
+    # The oldest first; where one of them is protected, the next goes in its place.
     doomed = [step for step in steps if step not in protected][:surplus]
     for folder in folders:
         if folder.name in doomed:

@@ -273,6 +273,7 @@ class Training:
             finding = findings.error("CKPT-LOWEST-DAMAGED", chosen.name, message, fix)
             raise Failure([finding, *chosen.findings], findings.EXIT_CHECKS_FAILED)
         basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
+        # The choice stands; what is doubtful about it is said beside it.
         notes = [self._proxy_note(basis), *self._unequal_validations(chosen)]
         if lowest.loss > self.losses[0].loss:
             message = (

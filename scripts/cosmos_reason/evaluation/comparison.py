@@ -42,6 +42,7 @@ def compare(
             f"{before[0].id}); compare runs over the same annotations"
         )
         raise findings.bad_input("EVAL-COMPARE-NOTHING", flag, message)
+    # Where annotations changed between the runs, an id may stand for another question.
     common, other = [], []
     for old, new in shared:
         if (old.question, old.gt) == (new.question, new.gt):

@@ -66,10 +66,12 @@ def find(
 ) -> list[Gap]:
     """Return the wrong rows in order; `paths` maps a row's video_id to the file. Clips are counted
     by file: a record of an annotation file is often one question of several about its clip."""
+    # The best that is known of each clip: where it lies, how its row names it, or its id.
     path_of = {row.video_id: paths.get(row.video_id) or row.media or row.video_id for row in rows}
     wrong = [row for row in rows if not row.correct]
     clip_rows = Counter(path_of[row.video_id] for row in rows)
     clip_gaps = Counter(path_of[row.video_id] for row in wrong)
+    # By question and truth, too: where annotations changed, an id may mean another question.
     earlier = {(row.id, row.question, row.gt): row.outcome for row in before or ()}
     gaps = []
     for row in wrong:

@@ -32,6 +32,7 @@ def choices(spec: dict) -> dict[str, tuple[str, ...]]:
     asked = questions.read(spec["dataset"], -1)
     rows = [Row.of(one, None) for one in asked]
     grading.grade(rows, grading.TASK_TYPES[spec["task"]["type"]])
+    # Only directions that are true of some clip: a way that nobody went is no answer to weigh.
     ways = {row.expected for row in rows if row.type == "direction" and row.expected}
     found = {}
     for row in rows:

@@ -206,6 +206,7 @@ def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
     gc.freeze()  # Rows stay to the end.
     if not table.rows:
         raise findings.bad_input("EVAL-NO-ROWS", path, "it holds no rows")
+    # Annotations or settings, named by mistake, would else be scored as all wrong.
     if not table.are_results():
         raise table.no_results()
     return table.rows, [*table.offered.put_into(table.rows), *table.as_findings()]

@@ -67,6 +67,7 @@ def record(
         fcntl.flock(lock, fcntl.LOCK_EX)  # several evaluations may end at once
         table = checkpoint_metrics.read(output_dir)
         earlier = table.get(name)
+        # Failed rows count as wrong, so that the rows that were answered are what a score rests on.
         is_recorded = anyway or _answered_rows(row) >= _answered_rows(earlier or {})
         if is_recorded:
             table[name] = row

@@ -198,6 +198,7 @@ def to_resume(wanted: bool | str, output_dir: Path) -> Path | None:
 def resume(folder: Path, network, optimizer, total: int, records: int) -> dict:
     """Restore a checkpoint. Returns its trainer state; raises Failure for one of another run."""
     state = load_state(folder, network, optimizer)
+    # Other data or another length would deal other records to the steps that are left.
     if (state["total_steps"], state["records"]) != (total, records):
         message = (
             f"got a checkpoint of {state['total_steps']} steps over {state['records']} records, "

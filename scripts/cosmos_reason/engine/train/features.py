@@ -90,6 +90,7 @@ class Features:
         self.is_full = False
         self.outlines: dict[Hashable, tuple[Outline, ...]] = {}
         self.expected: list[list[list[int]]] = []
+        # In the tower's own place: the model calls it as it always does.
         self.compute = self.tower.forward
         self.tower.forward = self.forward
 

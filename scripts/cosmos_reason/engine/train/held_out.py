@@ -131,6 +131,7 @@ class HeldOut:
             rows.append(row)
             if number in responses:
                 answered.append(row)
+        # With the rows that were not asked: they tell which labels there are.
         grading.grade(rows)
         return sum(row.correct for row in answered) / len(answered), len(answered)
 

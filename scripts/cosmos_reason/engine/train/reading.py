@@ -101,6 +101,7 @@ class Reader:
     def _order(self, first: int) -> Iterator[list[Item]]:
         for part in self._parts(first):
             items = [(kind, number, self._known(kind, number)) for kind, number in part]
+            # What is sent for comes back in this order, without its numbers.
             self.on_their_way.append(items)
             yield items
 

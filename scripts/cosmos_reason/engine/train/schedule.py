@@ -50,6 +50,8 @@ class Schedule:
         policy = train["train_policy"]
         size = train["train_batch_per_replica"] * world
         for epoch in range(first // self.steps_per_epoch, self.epoch(self.total_steps)):
+            # Anew for each epoch, from its number alone: a run that is resumed deals the same
+            # records.
             order = list(range(records))
             if policy["dataloader_shuffle"]:
                 generator = torch.Generator().manual_seed(policy["dataloader_seed"] + epoch)
