@@ -137,24 +137,52 @@ def main(args) -> cli.Outcome:
     take_site(args)
     if args.quick:
         return arrived(args)
-    action, spec, meant = read_wishes(args)
-    parts = examine_all(args, spec)
+    action, spec, meant = read_request(args)
+    datasets = {"train": survey_dataset(args.annotations, args.media_path, spec, args)}
+    if args.eval:
+        datasets["eval"] = survey_dataset(args.eval, args.eval_media_path, spec, args)
+        overlap.check(datasets["train"], datasets["eval"])
+        held_out.check(datasets["train"], datasets["eval"])
     result = {}
     found: list[f.Finding] = []
-    for name, part in parts.items():
-        result[name], findings = reported(part, name == "eval", action, spec, args)
+    for name, dataset in datasets.items():
+        # All that looks at a dataset notes what is wrong in its tally: findings are made last.
+        is_held_out = name == "eval"
+        prediction = None
+        if action:
+            # Without a spec no engine is known.
+            engine = origins.engine_of(args.spec, action=action) if args.spec else ""
+            is_trained = bool(args.spec) and not is_held_out
+            prediction = attempt(found, predict, dataset, action, spec, engine, is_trained)
+        is_asked = is_held_out or action == "evaluate"
+        if not is_asked:
+            dataset_checks.check_size(dataset)
+        folder = None  # of the facts; those of the held-out data lie in eval/ below it
+        if args.facts:
+            path = Path(args.facts)
+            folder = path.parent / "eval" if is_held_out else path.parent
+            facts = dataset_facts.write_facts(dataset, folder / path.name)
+        else:
+            facts = dataset_facts.facts(dataset)
+        result[name] = facts | ({"prediction": prediction} if prediction else {})
+        findings = dataset_checks.findings(dataset, is_asked, folder)
         found += [finding for finding in findings if finding not in found]
-    found = with_flags(found, meant)
+    found = [replace(one, fix=pasteable(one.fix, meant)) for one in found]
     if args.html:
         if args.html_records < 0:
             message = f"got {args.html_records}, expected 0 or more"
             raise f.bad_input("USAGE", "--html-records", message)
-        dataset_page.write(Path(args.html), parts, result, found, args.html_records)
+        dataset_page.write(Path(args.html), datasets, result, found, args.html_records)
         result["html"] = args.html
-    labels = {name: name if args.eval else args.annotations for name in parts}
-    text = "\n".join(as_text(labels[name], result[name]) for name in parts)
-    is_next = not args.spec and not is_for_evaluation(parts)
-    command = spec_command(parts, args.facts, meant, args.site) if is_next else ()
+    text = "\n".join(
+        as_text(name if args.eval else args.annotations, result[name]) for name in datasets
+    )
+    # The name of an only folder may say that it is not to be trained on.
+    folder = Path(clip_files.whole_name(datasets["train"].source)).parent.name.lower()
+    is_trained_on = args.eval or folder not in HELD_OUT
+    command = ()
+    if is_trained_on and not args.spec:
+        command = spec_command(datasets, args.facts, meant, args.site)
     return cli.Outcome(result, found, text, command)
 
 
@@ -190,7 +218,7 @@ def arrived(args) -> cli.Outcome:
     return cli.Outcome(result, found, "" if f.has_errors(found) else text)
 
 
-def read_wishes(args) -> tuple[str, dict, dict[str, object]]:
+def read_request(args) -> tuple[str, dict, dict[str, object]]:
     """Return (action, spec with its defaults, values that are given as flags); "" and {} without
     any."""
     action, spec = read_spec(args.spec)
@@ -219,10 +247,6 @@ def meant_values(args, action: str) -> dict[str, object]:
     return values
 
 
-def with_flags(found: list[f.Finding], meant: dict[str, object]) -> list[f.Finding]:
-    return [replace(finding, fix=pasteable(finding.fix, meant)) for finding in found]
-
-
 def pasteable(fix: Fix, meant: dict[str, object]) -> Fix:
     """Return a fix as a change to the command line that was given, where a flag gave the value."""
     changes = dict(fix.changes)
@@ -249,68 +273,8 @@ def with_values(spec: dict, values: dict[str, object]) -> dict:
     return changed
 
 
-def reported(
-    part: survey.Survey, is_held_out: bool, action: str, spec: dict, args
-) -> tuple[dict, list[f.Finding]]:
-    """Return (what is known of a dataset, what is wrong with it)."""
-    facts_file = facts_path(args.facts, is_held_out) if args.facts else None
-    facts = facts_of(part, facts_file)
-    found: list[f.Finding] = []
-    if action:
-        is_trained = bool(args.spec) and not is_held_out
-        prediction = predicted(part, action, spec, args.spec, is_trained, found)
-        if prediction:
-            facts["prediction"] = prediction
-    is_asked = is_held_out or action == "evaluate"
-    if not is_asked:
-        dataset_checks.check_size(part)
-    return facts, found + dataset_checks.findings(part, is_asked, facts_file and facts_file.parent)
-
-
-def examine_all(args, spec: dict) -> dict[str, survey.Survey]:
-    """Return the training data, and the held-out data compared with them."""
-    parts = {"train": examine(args.annotations, args.media_path, spec, args)}
-    if args.eval:
-        parts["eval"] = examine(args.eval, args.eval_media_path, spec, args)
-        overlap.check(parts["train"], parts["eval"])
-        held_out.check(parts["train"], parts["eval"])
-    return parts
-
-
-def facts_of(part: survey.Survey, path: Path | None) -> dict:
-    """Return what is known of a dataset; with a path it is written there too."""
-    return dataset_facts.write_facts(part, path) if path else dataset_facts.facts(part)
-
-
-def facts_path(written: str, is_held_out: bool) -> Path:
-    """Return where facts go: those of the held-out data into eval/ beside those of the training
-    data."""
-    path = Path(written)
-    return path.parent / "eval" / path.name if is_held_out else path
-
-
-def predicted(
-    part: survey.Survey,
-    action: str,
-    spec: dict,
-    spec_path: str | None,
-    is_trained: bool,
-    found: list[f.Finding],
-) -> dict | None:
-    """Return what the spec's run will meet in the data; what is wrong with its sampling is `found`.
-    Without a spec no engine is known."""
-    engine = origins.engine_of(spec_path, action=action) if spec_path else ""
-    return attempt(found, predict, part, action, spec, engine, is_trained)
-
-
-def is_for_evaluation(parts: dict[str, survey.Survey]) -> bool:
-    """Return whether the name of the only folder says that it is not to be trained on."""
-    folder = Path(clip_files.whole_name(parts["train"].source)).parent.name
-    return len(parts) == 1 and folder.lower() in HELD_OUT
-
-
 def spec_command(
-    parts: dict[str, survey.Survey],
+    datasets: dict[str, survey.Survey],
     facts: str | None,
     meant: dict[str, object],
     place: str | None,
@@ -320,11 +284,11 @@ def spec_command(
     tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
     words = ["build_spec.py", "train"]
     words += ["--site", place] if place else []
-    if sum(parts["train"].asked) < min(dataset_checks.SIZES):
+    if sum(datasets["train"].asked) < min(dataset_checks.SIZES):
         words += ["--profile", "small-dataset"]
-    for name, part in parts.items():
-        root, _, last = clip_files.whole_name(part.source).rpartition("/")
-        media_path = clip_files.whole_name(part.media_path)
+    for name, dataset in datasets.items():
+        root, _, last = clip_files.whole_name(dataset.source).rpartition("/")
+        media_path = clip_files.whole_name(dataset.media_path)
         if last == "annotations.json" and media_path == root:
             words += [f"--{name}-root", from_here(root)]
             continue
@@ -388,35 +352,35 @@ def attempt(found: list[f.Finding], call, *args):
         return None
 
 
-def examine(annotations: str, media_path: str | None, spec: dict, args) -> survey.Survey:
+def survey_dataset(annotations: str, media_path: str | None, spec: dict, args) -> survey.Survey:
     from tqdm import tqdm
 
     source, path = annotation_file(annotations)
     model = document.get(spec, "policy.model_name_or_path") or document.get(
         spec, "model.model_name", ""
     )
-    found = survey.take(path, "", model, source)
-    found.media_path = clip_files.media_path(found, media_path)
-    if "DATA-NOT-BUILT" in found.tally.first:
-        index, message = found.tally.first["DATA-NOT-BUILT"]
+    dataset = survey.take(path, "", model, source)
+    dataset.media_path = clip_files.media_path(dataset, media_path)
+    if "DATA-NOT-BUILT" in dataset.tally.first:
+        index, message = dataset.tally.first["DATA-NOT-BUILT"]
         fix, remark = dataset_sources.command(str(path))
-        found.tally.fixes["DATA-NOT-BUILT"] = fix
-        found.tally.first["DATA-NOT-BUILT"] = (index, message + remark)
+        dataset.tally.fixes["DATA-NOT-BUILT"] = fix
+        dataset.tally.first["DATA-NOT-BUILT"] = (index, message + remark)
     cache = clip_checks.Cache()
     if cache.problem:
-        found.tally.add("DATA-CACHE", 0, "-", cache.problem)
-    files = clip_files.files(found)
+        dataset.tally.add("DATA-CACHE", 0, "-", cache.problem)
+    files = clip_files.files(dataset)
     options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
-    reports = examine_files(found, files, (args.decode, options, args.timeout, cache))
-    found.reports |= tqdm(
+    reports = examine_files(dataset, files, (args.decode, options, args.timeout, cache))
+    dataset.reports |= tqdm(
         reports, total=len(files), desc=f.printable(path.name), unit="clip", disable=None
     )
-    clip_problems.check_clips(found)
-    shortcuts.check(found)
-    found.tally.fixes["DATA-MEDIA-TIMEOUT"] = Fix(
+    clip_problems.check_clips(dataset)
+    shortcuts.check(dataset)
+    dataset.tally.fixes["DATA-MEDIA-TIMEOUT"] = Fix(
         flags={"--timeout": f"{min(4 * args.timeout, 86000):g}"}
     )
-    return found
+    return dataset
 
 
 def annotation_file(written: str) -> tuple[str, Path]:
@@ -448,14 +412,14 @@ def annotation_file(written: str) -> tuple[str, Path]:
     raise f.bad_input("DATA-NOT-BUILT", written, message + remark, fix)
 
 
-def examine_files(found: survey.Survey, files: dict, how: tuple) -> clip_checks.Reports:
+def examine_files(dataset: survey.Survey, files: dict, how: tuple) -> clip_checks.Reports:
     """Yield (clip number, report) of every file, wherever it is."""
-    packed = clip_files.members(found)
+    packed = clip_files.members(dataset)
     yield from clip_checks.examine_all(
         {number: files[number] for number in files.keys() - packed.keys()}, *how
     )
     if packed:
-        yield from clip_checks.examine_archive(Path(found.media_path), packed, *how)
+        yield from clip_checks.examine_archive(Path(dataset.media_path), packed, *how)
 
 
 def listing() -> cli.Outcome:

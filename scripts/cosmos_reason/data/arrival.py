@@ -34,15 +34,15 @@ def check(
     if files.sha256(annotations) != facts["fingerprint"]:
         message = "its content is not that of the annotations that the facts are of"
         return result, [error("DATA-ARRIVAL", annotations, message)]
-    found = survey.take(annotations, "", "", source)
-    found.media_path = clip_files.media_path(found, media_path)
-    if s3.is_uri(found.media_path) or Path(found.media_path).is_file():
+    dataset = survey.take(annotations, "", "", source)
+    dataset.media_path = clip_files.media_path(dataset, media_path)
+    if s3.is_uri(dataset.media_path) or Path(dataset.media_path).is_file():
         message = "got an archive or s3://, expected a folder of media"
-        raise bad_input("DATA-ARRIVAL", found.media_path, message)
+        raise bad_input("DATA-ARRIVAL", dataset.media_path, message)
     content_of = dict(zip(table["clip"].to_pylist(), table["content"].to_pylist(), strict=True))
-    sources = clip_files.files(found)
+    sources = clip_files.files(dataset)
     differing = []
-    for medium, number in found.clips.items():
+    for medium, number in dataset.clips.items():
         try:
             source = sources[number]
             named = source.files if isinstance(source, Pictures) else (source,)
@@ -56,4 +56,4 @@ def check(
     more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
     message = f"{len(differing)} of {facts['clips']} media are not what was checked: "
     message += f"{', '.join(differing[:SHOWN])}{more}; copy them again"
-    return result, [error("DATA-ARRIVAL", found.media_path, message)]
+    return result, [error("DATA-ARRIVAL", dataset.media_path, message)]

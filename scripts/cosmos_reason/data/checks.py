@@ -116,17 +116,17 @@ SIZES = {1_000: "the least", 10_000: "recommended", 50_000: "for production"}
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
 
-def check_size(found: Survey) -> None:
+def check_size(dataset: Survey) -> None:
     """Training data with fewer questions than any of the recommendations."""
-    questions = sum(found.asked)
+    questions = sum(dataset.asked)
     if questions >= max(SIZES):
         return
     sizes = ", ".join(f"{count:,} are {meaning}" for count, meaning in SIZES.items())
-    found.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")
+    dataset.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")
 
 
 def findings(
-    found: Survey, evaluation: bool = False, folder: Path | None = None
+    dataset: Survey, evaluation: bool = False, folder: Path | None = None
 ) -> list[f.Finding]:
     """Return everything found, one finding per check; problems of evaluation become errors in
     evaluation data. That no record at all names a medium is a warning: its key may be one that
@@ -138,16 +138,16 @@ def findings(
     if evaluation:
         for check in EVALUATION_ERRORS:
             checks[check] = (f.ERROR, *CHECKS[check][1:])
-    without = found.tally.ids.get("DATA-MEDIA-NONE", [])
-    if found.ids and len(without) == len(found.ids):
+    without = dataset.tally.ids.get("DATA-MEDIA-NONE", [])
+    if dataset.ids and len(without) == len(dataset.ids):
         _, checked, _ = checks["DATA-MEDIA-NONE"]
-        command = shlex.join(["scripts/build_dataset.py", str(found.source), "-o", "data"])
+        command = shlex.join(["scripts/build_dataset.py", str(dataset.source), "-o", "data"])
         checks["DATA-MEDIA-NONE"] = (f.WARNING, checked, Fix(command=command))
-    reported = found.tally.findings(checks, found.source, max(found.read, len(found.ids)))
+    reported = dataset.tally.findings(checks, dataset.source, max(dataset.read, len(dataset.ids)))
     for finding in reported:
         if folder and finding.data["count"] > f.MAX_RECORD_IDS:
             path = folder / f"{finding.id}.txt"
-            unique_ids = dict.fromkeys(found.tally.ids[finding.id])
+            unique_ids = dict.fromkeys(dataset.tally.ids[finding.id])
             write_text(path, "\n".join(unique_ids) + "\n")
             finding.data["file"] = str(path)
     return reported

@@ -16,7 +16,7 @@ from cosmos_reason.media import files as media
 from cosmos_reason.remote import s3
 
 
-def media_path(found: Survey, given: str | None) -> Path | str:
+def media_path(dataset: Survey, given: str | None) -> Path | str:
     """Return the folder, prefix or archive that media names are relative to.
 
     That is `given` (an archive in S3 is fetched), else the media root named in the file, else its
@@ -25,20 +25,20 @@ def media_path(found: Survey, given: str | None) -> Path | str:
         if s3.is_uri(given) and not archives.is_archive(given):
             return given.rstrip("/")
         return _local(given)
-    root = found.annotations.parent
-    if s3.is_uri(found.source):
-        root = found.source.rpartition("/")[0]
-    stated = found.header.get("media_root")
+    root = dataset.annotations.parent
+    if s3.is_uri(dataset.source):
+        root = dataset.source.rpartition("/")[0]
+    stated = dataset.header.get("media_root")
     if isinstance(stated, str):
-        return _stated_root(found, root, stated)
-    for medium in found.clips:
+        return _stated_root(dataset, root, stated)
+    for medium in dataset.clips:
         if not s3.is_uri(medium.path):
             archive = archives.in_root(root, medium.kind, medium.path)
             return _local(archive) if archive else root
     return root
 
 
-def _stated_root(found: Survey, root: Path | str, stated: str) -> Path | str:
+def _stated_root(dataset: Survey, root: Path | str, stated: str) -> Path | str:
     """Return the media root that the annotation file names. Raises Failure when it leaves
     `root`."""
     try:
@@ -47,7 +47,7 @@ def _stated_root(found: Survey, root: Path | str, stated: str) -> Path | str:
         outside = os.path.normpath(os.path.join(root, stated))
         message = f"got the media root {stated}, which leaves the folder of the annotations"
         fix = Fix(flags={"--media-path": outside})
-        raise f.bad_input("DATA-MEDIA-ESCAPE", found.source, message, fix) from None
+        raise f.bad_input("DATA-MEDIA-ESCAPE", dataset.source, message, fix) from None
 
 
 def _local(file: Path | str) -> Path:
@@ -59,37 +59,37 @@ def whole_name(file: Path | str) -> str:
     return str(file) if s3.is_uri(file) else os.path.abspath(file)
 
 
-def files(found: Survey) -> dict[int, media.Source]:
+def files(dataset: Survey) -> dict[int, media.Source]:
     """Return what to examine, by clip number; names that leave the media path get their report
     here."""
     paths = {}
-    for medium, number in found.clips.items():
+    for medium, number in dataset.clips.items():
         try:
-            paths[number] = source_of(found, medium)
+            paths[number] = source_of(dataset, medium)
         except f.Failure as failure:
             problem = failure.findings[0]
-            found.reports[number] = media.ClipReport(check=problem.id, message=problem.message)
+            dataset.reports[number] = media.ClipReport(check=problem.id, message=problem.message)
     return paths
 
 
-def source_of(found: Survey, medium: Media) -> media.Source:
+def source_of(dataset: Survey, medium: Media) -> media.Source:
     """Return where a medium is. Pictures in an archive are unpacked to be looked at; clips are not.
     Raises Failure."""
-    root = found.media_path
+    root = dataset.media_path
     if medium.pictures or medium.may_be_folder:
         root = archives.media_folder(root)
     return source(medium, partial(place, root))
 
 
-def members(found: Survey) -> dict[int, str]:
+def members(dataset: Survey) -> dict[int, str]:
     """Return the media that are read from an archive, by clip number; none when the media path is a
     folder or prefix."""
-    if s3.is_uri(found.media_path) or not Path(found.media_path).is_file():
+    if s3.is_uri(dataset.media_path) or not Path(dataset.media_path).is_file():
         return {}
     in_archive = {}
-    for medium, number in found.clips.items():
+    for medium, number in dataset.clips.items():
         stands_alone = s3.is_uri(medium.path) or os.path.isabs(medium.path)
         is_unpacked = medium.pictures or medium.may_be_folder
-        if number not in found.reports and not (stands_alone or is_unpacked):
+        if number not in dataset.reports and not (stands_alone or is_unpacked):
             in_archive[number] = medium.path
     return in_archive

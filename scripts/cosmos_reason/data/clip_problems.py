@@ -44,34 +44,34 @@ TURNED = {
 MISLEADING = {"image": media.VIDEO_SUFFIXES, "video": media.IMAGE_SUFFIXES}
 
 
-def check_clips(found: Survey) -> None:
+def check_clips(dataset: Survey) -> None:
     """Turn the clip reports, and stated rates that are not the clip's, into problems of the records
     that use the clips, and propose commands that mend the files."""
     problems = {}
     rates = {}
-    for medium, number in found.clips.items():
-        problems[number] = list(_clip_problems(found, medium, number))
-        facts = found.reports[number].facts
+    for medium, number in dataset.clips.items():
+        problems[number] = list(_clip_problems(dataset, medium, number))
+        facts = dataset.reports[number].facts
         if facts and facts.fps:
             rates[number] = facts.fps
-    _name_unused(found, problems)
-    rows = zip(found.indices, found.ids, found.used(), found.video_fps, strict=True)
+    _name_unused(dataset, problems)
+    rows = zip(dataset.indices, dataset.ids, dataset.used(), dataset.video_fps, strict=True)
     for index, name, used, stated in rows:
         for number in used:
             for check, message in problems[number]:
-                found.tally.add(check, index, name, message)
+                dataset.tally.add(check, index, name, message)
             measured = rates.get(number, stated)
             if stated and abs(stated - measured) > RATE_TOLERANCE * measured:
                 message = (
                     f"got video_fps {stated:g} for a clip of {measured:g} frames a second, "
                     "expected its rate"
                 )
-                found.tally.add("DATA-VIDEO-FPS-OTHER", index, name, message)
+                dataset.tally.add("DATA-VIDEO-FPS-OTHER", index, name, message)
     for check in BY_ENCODING:
         clips = []
-        for medium in _media_with(check, found, problems):
+        for medium in _media_with(check, dataset, problems):
             if medium.kind == "video":  # a .wmv encoded again by its suffix is no clip that is read
-                files = _local_files(found, medium)
+                files = _local_files(dataset, medium)
                 clips += [file for file in files if file.lower().endswith(media.VIDEO_SUFFIXES)]
         if not clips:
             continue
@@ -80,32 +80,32 @@ def check_clips(found: Survey) -> None:
             command = INSTALL + command
         if check != "DATA-MEDIA-FRAMES":
             command += REFUSED_CLIPS
-        found.tally.fixes[check] = Fix(command=command)
+        dataset.tally.fixes[check] = Fix(command=command)
     for check in BY_CONVERSION:
-        damaged = _media_with(check, found, problems)
-        local = [file for medium in damaged[:MENDED] for file in _local_files(found, medium)]
+        damaged = _media_with(check, dataset, problems)
+        local = [file for medium in damaged[:MENDED] for file in _local_files(dataset, medium)]
         if local:
-            found.tally.fixes[check] = Fix(command=media.conversion(local))
+            dataset.tally.fixes[check] = Fix(command=media.conversion(local))
 
 
-def _name_unused(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
+def _name_unused(dataset: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
     """Add to the problem of the first missing medium, which is the one that is told, the file
     beside it that no record uses and that was most likely meant: one that differs in its suffix,
     case, blanks or Unicode form only, the only one, or one that is a letter off. Where names only
     lack the suffixes of their files, propose the command that finds them."""
-    is_here = not s3.is_uri(found.media_path) and not os.path.isfile(found.media_path)
+    is_here = not s3.is_uri(dataset.media_path) and not os.path.isfile(dataset.media_path)
     places = {}  # (folder, name); of pictures the message names the missing ones
-    for medium in _media_with("DATA-MEDIA-MISSING", found, problems):
+    for medium in _media_with("DATA-MEDIA-MISSING", dataset, problems):
         if is_here and not s3.is_uri(medium.path) and not medium.pictures:
-            places[medium] = os.path.split(place(found.media_path, medium.path))
+            places[medium] = os.path.split(place(dataset.media_path, medium.path))
     if not places:
         return
     used: set[str] = set()
-    for medium, number in found.clips.items():
-        check = found.reports[number].check
+    for medium, number in dataset.clips.items():
+        check = dataset.reports[number].check
         is_gone = check == "DATA-MEDIA-MISSING" and not medium.pictures
         if check != "DATA-MEDIA-ESCAPE" and not is_gone:
-            used.update(_local_files(found, medium))
+            used.update(_local_files(dataset, medium))
     unused: dict[str, list[str]] = {}  # the media of a folder that no record uses
     for folder, name in places.values():
         if folder not in unused:
@@ -115,8 +115,8 @@ def _name_unused(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> N
                 other for other in there if names_medium(other) and whole[other] not in used
             ]
         if any(os.path.splitext(other)[0] == name for other in unused[folder]):
-            command = ["scripts/build_dataset.py", str(found.annotations), "-o", "data"]
-            found.tally.fixes["DATA-MEDIA-MISSING"] = Fix(command=shlex.join(command))
+            command = ["scripts/build_dataset.py", str(dataset.annotations), "-o", "data"]
+            dataset.tally.fixes["DATA-MEDIA-MISSING"] = Fix(command=shlex.join(command))
     first, (folder, name) = next(iter(places.items()))
     likely = [other for other in unused[folder] if os.path.splitext(other)[0] == name]
     likely = likely or [other for other in unused[folder] if folded(other) == folded(name)]
@@ -124,21 +124,21 @@ def _name_unused(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> N
         likely = unused[folder]
     likely = likely or f.misspelt(name, unused[folder])
     if likely:
-        number = found.clips[first]
+        number = dataset.clips[first]
         hint = f"; {likely[0]} beside it is used by no record"
         problems[number] = [(check, message + hint) for check, message in problems[number]]
 
 
-def _media_with(check: str, found: Survey, problems: dict) -> list[Media]:
+def _media_with(check: str, dataset: Survey, problems: dict) -> list[Media]:
     """Return the media that have a problem of this check, in order of appearance."""
-    return [medium for medium, number in found.clips.items() if check in dict(problems[number])]
+    return [medium for medium, number in dataset.clips.items() if check in dict(problems[number])]
 
 
-def _local_files(found: Survey, medium: Media) -> list[str]:
+def _local_files(dataset: Survey, medium: Media) -> list[str]:
     """Return the files of a medium on this machine; none that no command here could change."""
-    if any(map(s3.is_uri, medium.names)) or s3.is_uri(found.media_path):
+    if any(map(s3.is_uri, medium.names)) or s3.is_uri(dataset.media_path):
         return []
-    paths = [place(found.media_path, name) for name in medium.names]
+    paths = [place(dataset.media_path, name) for name in medium.names]
     if os.path.isdir(paths[0]):
         paths = [
             file
@@ -148,11 +148,11 @@ def _local_files(found: Survey, medium: Media) -> list[str]:
     return [os.path.abspath(path) for path in paths if os.path.isfile(path)]
 
 
-def _clip_problems(found: Survey, medium: Media, number: int) -> Iterator[tuple[str, str]]:
+def _clip_problems(dataset: Survey, medium: Media, number: int) -> Iterator[tuple[str, str]]:
     """Yield (check, message) of what is wrong with one medium."""
-    report = found.reports[number]
-    if any(_is_outside(name, str(found.media_path)) for name in medium.names):
-        message = f"got {medium.path}, expected a name below {found.media_path}"
+    report = dataset.reports[number]
+    if any(_is_outside(name, str(dataset.media_path)) for name in medium.names):
+        message = f"got {medium.path}, expected a name below {dataset.media_path}"
         yield "DATA-MEDIA-OUTSIDE", message
     facts = report.facts
     if facts is None:

@@ -21,53 +21,55 @@ CLIP_FACTS = {"kind": "string", "pictures": "string"} | dict.fromkeys(
 CLIP_FACTS |= dict.fromkeys(("fps", "seconds"), "float64")
 
 
-def facts(found: Survey) -> dict:
+def facts(dataset: Survey) -> dict:
     """Return the content of dataset_facts.json (schemas/dataset_facts.schema.json)."""
     data_format = "llava"
-    if found.formats:
-        data_format = found.formats.most_common(1)[0][0]
+    if dataset.formats:
+        data_format = dataset.formats.most_common(1)[0][0]
     return {
         "schema_version": SCHEMA_VERSION,
-        "annotations": whole_name(found.source),
-        "media_path": str(found.media_path),
+        "annotations": whole_name(dataset.source),
+        "media_path": str(dataset.media_path),
         "format": data_format,
-        "fingerprint": sha256(found.annotations),
-        "records": len(found.ids),
-        "questions": sum(found.asked),
-        "clips": len(found.clips),
-        "clips_with_problems": sum(bool(report.check) for report in found.reports.values()),
-        "records_per_clip": spread(Counter(found.clip_numbers).values()),
-        "question_types": dict(found.types.most_common()),
-        "answers": {kind: dict(balance.most_common(20)) for kind, balance in found.balance.items()},
-        "majority_accuracy": _majority_accuracy(found),
-        "reasoning_beside": sum(count > 0 for count in found.reasoning_tokens),
-        "reasoning_share": round(found.reasoned / max(sum(found.asked), 1), 4),
-        "text_tokens": {
-            **spread(found.text_tokens, ("p50", "p95", "max")),
-            "method": found.text_method,
+        "fingerprint": sha256(dataset.annotations),
+        "records": len(dataset.ids),
+        "questions": sum(dataset.asked),
+        "clips": len(dataset.clips),
+        "clips_with_problems": sum(bool(report.check) for report in dataset.reports.values()),
+        "records_per_clip": spread(Counter(dataset.clip_numbers).values()),
+        "question_types": dict(dataset.types.most_common()),
+        "answers": {
+            kind: dict(balance.most_common(20)) for kind, balance in dataset.balance.items()
         },
-        "media": _media_facts(found),
+        "majority_accuracy": _majority_accuracy(dataset),
+        "reasoning_beside": sum(count > 0 for count in dataset.reasoning_tokens),
+        "reasoning_share": round(dataset.reasoned / max(sum(dataset.asked), 1), 4),
+        "text_tokens": {
+            **spread(dataset.text_tokens, ("p50", "p95", "max")),
+            "method": dataset.text_method,
+        },
+        "media": _media_facts(dataset),
         "clips_table": "clips.parquet",
         "records_table": "records.parquet",
     }
 
 
-def _majority_accuracy(found: Survey) -> float | None:
+def _majority_accuracy(dataset: Survey) -> float | None:
     """Return the accuracy of always giving the commonest answer of a question's type; None where no
     question has a closed type."""
     asked = 0
     right = 0
     for kind in answers.CLOSED_TYPES:
-        balance = found.balance.get(kind)
+        balance = dataset.balance.get(kind)
         if balance:
             asked += sum(balance.values())
             right += max(balance.values())
     return round(right / asked, 4) if asked else None
 
 
-def _media_facts(found: Survey) -> dict:
+def _media_facts(dataset: Survey) -> dict:
     """Sizes of all media; lengths and rates of the clips among them."""
-    opened = [report.facts for report in found.reports.values() if report.facts]
+    opened = [report.facts for report in dataset.reports.values() if report.facts]
     clips = [facts for facts in opened if facts.kind == "video"]
     return {
         "width": spread([facts.width for facts in opened]),
@@ -92,49 +94,49 @@ def spread(values: Iterable[float], names=("min", "p50", "max")) -> dict[str, fl
     return {name: round(ranked[places[name]], 3) for name in names}
 
 
-def tables(found: Survey):
+def tables(dataset: Survey):
     """Return (clips, records) as pyarrow tables: one row per medium in order of appearance, one per
     record."""
     import numpy as np
     import pyarrow as arrow
 
-    reports = [found.reports[number] for number in range(len(found.clips))]
-    columns = {"clip": arrow.array([medium.path for medium in found.clips], arrow.string())}
+    reports = [dataset.reports[number] for number in range(len(dataset.clips))]
+    columns = {"clip": arrow.array([medium.path for medium in dataset.clips], arrow.string())}
     for name, kind in CLIP_FACTS.items():
         column = [report.facts and getattr(report.facts, name) for report in reports]
         columns[name] = arrow.array(column, getattr(arrow, kind)())
-    reuse = Counter(found.clip_numbers)
+    reuse = Counter(dataset.clip_numbers)
     columns["records"] = arrow.array(
         [reuse[number] for number in range(len(reports))], arrow.int32()
     )
     for name in ("bytes", "content", "check", "message"):
         columns[name] = arrow.array([getattr(report, name) for report in reports])
     records = {
-        "index": arrow.array(found.indices, arrow.int32()),
-        "id": arrow.array(found.ids, arrow.string()),
+        "index": arrow.array(dataset.indices, arrow.int32()),
+        "id": arrow.array(dataset.ids, arrow.string()),
         "clips": arrow.ListArray.from_arrays(
-            [0, *accumulate(found.clip_counts)], arrow.array(found.clip_numbers, arrow.int32())
+            [0, *accumulate(dataset.clip_counts)], arrow.array(dataset.clip_numbers, arrow.int32())
         ),
-        "questions": arrow.array(found.asked, arrow.int32()),
-        "question_type": arrow.array(found.kinds, arrow.string()),
-        "answer": arrow.array(found.answers, arrow.string()),
-        "text_tokens": arrow.array(found.text_tokens, arrow.int32()),
-        "answer_tokens": arrow.array(found.answer_tokens, arrow.int32()),
-        "reasoning_tokens": arrow.array(found.reasoning_tokens, arrow.int32()),
-        "has_system": arrow.array(map(bool, found.has_system), arrow.bool_()),
+        "questions": arrow.array(dataset.asked, arrow.int32()),
+        "question_type": arrow.array(dataset.kinds, arrow.string()),
+        "answer": arrow.array(dataset.answers, arrow.string()),
+        "text_tokens": arrow.array(dataset.text_tokens, arrow.int32()),
+        "answer_tokens": arrow.array(dataset.answer_tokens, arrow.int32()),
+        "reasoning_tokens": arrow.array(dataset.reasoning_tokens, arrow.int32()),
+        "has_system": arrow.array(map(bool, dataset.has_system), arrow.bool_()),
         "video_fps": arrow.array(
-            found.video_fps, arrow.float64(), mask=np.array(found.video_fps) == 0
+            dataset.video_fps, arrow.float64(), mask=np.array(dataset.video_fps) == 0
         ),
     }
     return arrow.table(columns), arrow.table(records)
 
 
-def write_facts(found: Survey, path: Path) -> dict:
+def write_facts(dataset: Survey, path: Path) -> dict:
     """Write dataset_facts.json at `path` and its two tables beside it, all of them or none; return
     the facts."""
     import pyarrow.parquet as parquet
 
-    written = facts(found)
+    written = facts(dataset)
     tables_of = ("clips_table", "records_table")
     if path.name != "dataset_facts.json":  # several facts in a folder have tables of their own
         written |= {name: f"{path.stem}.{written[name]}" for name in tables_of}
@@ -143,6 +145,6 @@ def write_facts(found: Survey, path: Path) -> dict:
         json.dump(
             written, files.enter_context(whole_file(targets[0])), indent=1
         )  # escapes: a path may be no UTF-8
-        for target, table in zip(targets[1:], tables(found), strict=True):
+        for target, table in zip(targets[1:], tables(dataset), strict=True):
             parquet.write_table(table, files.enter_context(whole_file(target, "wb")))
     return written

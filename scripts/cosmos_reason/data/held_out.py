@@ -89,8 +89,8 @@ def check(train: Survey, evaluation: Survey) -> None:
             index, name = evaluation.indices[row], evaluation.ids[row]
             evaluation.tally.add("DATA-EVAL-WORDING", index, name, message)
     by_prefix = []
-    for found in (train, evaluation):
-        names = [posixpath.basename(medium.path) for medium in found.clips]
+    for side in (train, evaluation):
+        names = [posixpath.basename(medium.path) for medium in side.clips]
         by_prefix.append({match[1] for name in names if (match := PREFIX.match(name))})
     both = sorted(by_prefix[0] & by_prefix[1])
     groups = by_prefix[0] | by_prefix[1]

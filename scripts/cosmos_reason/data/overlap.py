@@ -144,15 +144,15 @@ def _compared(
     surveys = []
     for file, media_path in (train, held_out):
         try:
-            found = survey.listed(Path(file), drafted.get(file))
+            dataset = survey.listed(Path(file), drafted.get(file))
             given = media_path or None
             if s3.is_uri(media_path):  # which is not fetched to compare names
-                found.media_path = media_path.rstrip("/")
+                dataset.media_path = media_path.rstrip("/")
             else:
-                found.media_path = clip_files.media_path(found, given)
+                dataset.media_path = clip_files.media_path(dataset, given)
         except f.Failure:  # told by the checks of each dataset
             return None
-        surveys.append(found)
+        surveys.append(dataset)
     ids = {}
     for check, leaks in compare(*surveys).items():
         ids[check] = [surveys[1].ids[row] for row, _ in leaks]
@@ -162,14 +162,14 @@ def _compared(
 
 
 def _shown(
-    found: Survey, shown: dict[int, Shown]
+    dataset: Survey, shown: dict[int, Shown]
 ) -> Iterator[tuple[Place, object, Span, list[int]]]:
     """Yield (place, what tells a recording from others, the times of it, hashes of the questions)
     of all that the records show."""
     start = 0
-    for row, used in enumerate(found.used()):
-        questions = found.text_keys[start : start + found.asked[row]].tolist()
-        start += found.asked[row]
+    for row, used in enumerate(dataset.used()):
+        questions = dataset.text_keys[start : start + dataset.asked[row]].tolist()
+        start += dataset.asked[row]
         for number in used or (NO_MEDIA,):
             for key, span in shown[number]:
                 yield (row, number), key, span, questions
@@ -179,13 +179,13 @@ class _Clips:
     """The media of a dataset by their numbers: where they lie, their sizes, what they were cut
     of."""
 
-    def __init__(self, found: Survey):
-        self.found = found
+    def __init__(self, dataset: Survey):
+        self.dataset = dataset
         self.places: dict[int, list[object]] = {}
         self.files: dict[int, tuple[Path, ...]] = {}
         self.size: dict[int, tuple] = {}  # (files, bytes of the first), as copies have it, too
         self.cut: dict[int, dict] = {}
-        for medium, number in found.clips.items():
+        for medium, number in dataset.clips.items():
             self.places[number] = [self._place(number, medium, name) for name in medium.names]
             files = self.files.get(number)
             if files:
@@ -194,7 +194,7 @@ class _Clips:
     def _place(self, number: int, medium: Media, name: str) -> object:
         """Return what is equal for one file, however its name is written; the file joins
         `files`."""
-        root = self.found.media_path
+        root = self.dataset.media_path
         if archives.is_archive(root) and not (s3.is_uri(name) or os.path.isabs(name)):
             return _archive(str(root)), os.path.normpath(name)
         try:
@@ -204,7 +204,7 @@ class _Clips:
         if s3.is_uri(path):
             return path
         folder, last = os.path.split(path)
-        here = self.found.annotations.parent
+        here = self.dataset.annotations.parent
         cut = _cuts(here).get(name) or _cuts(Path(folder).parent).get(f"media/{last}")
         if cut:
             self.cut[number] = cut
@@ -227,7 +227,7 @@ class _Clips:
         """Return what each medium shows; files are read where their size is one of `sizes`."""
         found = {}
         for number, places in self.places.items():
-            report = self.found.reports.get(number)
+            report = self.dataset.reports.get(number)
             content = report.content if report else ""
             if not content and self.size.get(number) in sizes:
                 content = checks.content_of(self.files[number])

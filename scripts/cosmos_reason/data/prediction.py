@@ -18,20 +18,20 @@ from cosmos_reason.spec import document
 from cosmos_reason.spec.keys import RESPONSE_MODE
 
 
-def predict(found: Survey, action: str, spec: dict, engine: str, is_trained: bool = True) -> dict:
+def predict(dataset: Survey, action: str, spec: dict, engine: str, is_trained: bool = True) -> dict:
     """Return what `action` with `spec` (defaults filled in) will meet: tokens and frames per
     sample; for training optimizer steps and memory of loading, when the data are those it trains
     on.
 
-    Samples that do not fit or cannot be sampled become problems of `found`, with the override that
-    mends them.
+    Samples that do not fit or cannot be sampled become problems of `dataset`, with the override
+    that mends them.
     """
     _, limit, _ = record_tokens.room_for_prompt(action, spec)
-    costs = record_tokens.tokens_for_spec(tables(found), spec)
-    _check_lengths(found, costs, action, spec)
-    _check_sampling(found, costs, spec)
+    costs = record_tokens.tokens_for_spec(tables(dataset), spec)
+    _check_lengths(dataset, costs, action, spec)
+    _check_sampling(dataset, costs, spec)
     if sampling.VisionOptions.from_spec(spec).fps:
-        check_rates(found, is_gate=action == "train" and engine == "tao")
+        check_rates(dataset, is_gate=action == "train" and engine == "tao")
     totals = [cost.total for cost in costs]
     vision_totals = [cost.vision for cost in costs]
     prediction = {
@@ -42,11 +42,11 @@ def predict(found: Survey, action: str, spec: dict, engine: str, is_trained: boo
         "too_long": sum(total > limit for total in totals),
     }
     if action == "train" and is_trained:
-        prediction |= _loading(found, spec, max(vision_totals, default=0))
+        prediction |= _loading(dataset, spec, max(vision_totals, default=0))
     return prediction
 
 
-def _check_lengths(found: Survey, costs: list, action: str, spec: dict) -> None:
+def _check_lengths(dataset: Survey, costs: list, action: str, spec: dict) -> None:
     """Samples with more tokens than `spec` leaves room for."""
     key, limit, generated = record_tokens.room_for_prompt(action, spec)
     longest = max((cost.total for cost in costs), default=0)
@@ -54,73 +54,73 @@ def _check_lengths(found: Survey, costs: list, action: str, spec: dict) -> None:
         return
     needed = math.ceil((longest + generated) / 1024) * 1024
     advice = f"fewer pixels cost less, and {key}={needed} takes all"
-    found.tally.fixes["DATA-TOKENS"] = Fix(changes={key: needed})
+    dataset.tally.fixes["DATA-TOKENS"] = Fix(changes={key: needed})
     too_long = [row for row, cost in enumerate(costs) if cost.total > limit]
-    name, frames = record_tokens.frames_that_fit(tables(found), too_long, spec, limit)
+    name, frames = record_tokens.frames_that_fit(tables(dataset), too_long, spec, limit)
     if frames:
-        found.tally.fixes["DATA-TOKENS"] = Fix(changes={name: frames})
+        dataset.tally.fixes["DATA-TOKENS"] = Fix(changes={name: frames})
         advice = f"at most {name.rpartition('.')[2]}={frames} fits, {key}={needed} takes all frames"
     for row in too_long:
         message = f"got {costs[row].total} tokens, expected at most {limit} ({advice})"
-        found.tally.add("DATA-TOKENS", found.indices[row], costs[row].id, message)
+        dataset.tally.add("DATA-TOKENS", dataset.indices[row], costs[row].id, message)
 
 
-def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
+def _check_sampling(dataset: Survey, costs: list, spec: dict) -> None:
     """Report clips that cannot be sampled as `spec` says, and lists of more pictures than it
     samples, all of which are shown; propose the number of frames that every clip has."""
-    for index, cost in zip(found.indices, costs, strict=True):
+    for index, cost in zip(dataset.indices, costs, strict=True):
         if cost.problem:
-            found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
+            dataset.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
     options = sampling.VisionOptions.from_spec(spec)
     most = options.nframes or options.max_frames or sampling.MAX_FRAMES
     longer = {}
     lengths = []  # of clips; one of a single frame has none to offer
-    for number, report in found.reports.items():
+    for number, report in dataset.reports.items():
         if not report.facts or report.facts.kind != "video":
             continue
         if not report.facts.is_sampled:
             lengths.append(report.facts.frames)
         elif report.facts.frames > most:
             longer[number] = report.facts.frames
-    for row, used in enumerate(found.used()):
+    for row, used in enumerate(dataset.used()):
         frames = [longer[number] for number in used if number in longer]
         if frames:
             message = f"got a list of {frames[0]} pictures, expected at most {most} frames"
-            found.tally.add("DATA-FRAMES-ALL", found.indices[row], found.ids[row], message)
+            dataset.tally.add("DATA-FRAMES-ALL", dataset.indices[row], dataset.ids[row], message)
     shortest = min((length for length in lengths if length > 1), default=0)
     if options.nframes and 1 < shortest < options.nframes:
         even = {f"{options.table}.nframes": shortest // 2 * 2}
-        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes=even)
+        dataset.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes=even)
 
 
-def check_rates(found: Survey, is_gate: bool) -> None:
+def check_rates(dataset: Survey, is_gate: bool) -> None:
     """Find records without the rate of their clips, for a spec that samples by fps: errors when
     `is_gate`, as in training with engine tao, whose loader ends there. build_dataset writes the
     rates it measures."""
-    for row, name in record_tokens.records_without_rate(tables(found)).items():
+    for row, name in record_tokens.records_without_rate(tables(dataset)).items():
         message = "got no video_fps, which sampling by fps needs"
-        found.tally.add("DATA-FPS-MISSING", found.indices[row], name, message)
+        dataset.tally.add("DATA-FPS-MISSING", dataset.indices[row], name, message)
     if is_gate:
-        found.tally.errors.add("DATA-FPS-MISSING")
-    folder = str(found.annotations.parent)
-    media_path = str(found.media_path)
+        dataset.tally.errors.add("DATA-FPS-MISSING")
+    folder = str(dataset.annotations.parent)
+    media_path = str(dataset.media_path)
     beside = os.path.dirname(media_path) if archives.is_archive(media_path) else media_path
-    if not s3.is_uri(found.source) and beside == folder:
+    if not s3.is_uri(dataset.source) and beside == folder:
         output = f"{os.path.abspath(folder)}-with-rates"
-        command = ["scripts/build_dataset.py", str(found.annotations), "-o", output]
-        found.tally.fixes["DATA-FPS-MISSING"] = Fix(command=shlex.join(command))
+        command = ["scripts/build_dataset.py", str(dataset.annotations), "-o", output]
+        dataset.tally.fixes["DATA-FPS-MISSING"] = Fix(command=shlex.join(command))
 
 
-def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
+def _loading(dataset: Survey, spec: dict, vision_tokens: int) -> dict:
     """Optimizer steps per epoch by number of GPUs, and the host memory of the batches one rank
     loads ahead when every sample has so many vision tokens."""
     mode = document.get(spec, RESPONSE_MODE)
-    reasoned = [row for row, count in enumerate(found.reasoning_tokens) if count]
+    reasoned = [row for row, count in enumerate(dataset.reasoning_tokens) if count]
     if mode == "answer":
         for row in reasoned:
             message = "got reasoning beside the answer, which response_mode answer leaves out"
-            found.tally.add("DATA-REASONING", found.indices[row], found.ids[row], message)
-    records = trained_records(len(found.ids), len(reasoned), mode)
+            dataset.tally.add("DATA-REASONING", dataset.indices[row], dataset.ids[row], message)
+    records = trained_records(len(dataset.ids), len(reasoned), mode)
     parallel = spec["policy"]["parallelism"]
     ranks = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
     batch = spec["train"]["train_batch_per_replica"]
@@ -130,7 +130,7 @@ def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
             f"got {records} records for {ranks} ranks x batch {batch}, "
             "expected at least one full batch"
         )
-        found.tally.add("DATA-STEPS-NONE", 0, "-", message)
+        dataset.tally.add("DATA-STEPS-NONE", 0, "-", message)
     steps = {}
     for gpus in (1, 2, 4, 8):
         steps[str(gpus)] = steps_per_epoch(records, batch, gpus, drop_last)

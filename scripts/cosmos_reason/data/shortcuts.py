@@ -27,39 +27,39 @@ WORD = re.compile(r"[^/_. -]+")
 SEEN, NAMED, ONE = "DATA-SHORTCUT", "DATA-SHORTCUT-NAME", "DATA-ANSWER-ONE"
 
 
-def check(found: Survey) -> None:
+def check(dataset: Survey) -> None:
     """Report answers that are given away, and a dataset that has one answer only, as problems."""
     import numpy as np
 
-    questions = sum(found.asked)
-    counted = {answer for of_kind in found.balance.values() for answer in of_kind}
-    answered = sum(count for of_kind in found.balance.values() for count in of_kind.values())
+    questions = sum(dataset.asked)
+    counted = {answer for of_kind in dataset.balance.values() for answer in of_kind}
+    answered = sum(count for of_kind in dataset.balance.values() for count in of_kind.values())
     if len(counted) == 1 and answered == questions >= FEWEST_RECORDS:
         message = f"got the answer {next(iter(counted))!r} to all {questions} questions"
-        found.tally.add(ONE, 0, "-", f"{message}, expected two answers or more")
+        dataset.tally.add(ONE, 0, "-", f"{message}, expected two answers or more")
         return
     # Records of one question and one clip: of others no feature belongs to the one answer.
-    clip_counts = np.array(found.clip_counts)
-    single = (np.array(found.asked) == 1) & (clip_counts == 1)
-    single &= np.array([answer is not None for answer in found.answers], bool)
+    clip_counts = np.array(dataset.clip_counts)
+    single = (np.array(dataset.asked) == 1) & (clip_counts == 1)
+    single &= np.array([answer is not None for answer in dataset.answers], bool)
     rows = np.flatnonzero(single)
     if len(rows) < FEWEST_ROWS:
         return
     first_clips = np.concatenate([[0], np.cumsum(clip_counts)[:-1]])
-    clips = np.array(found.clip_numbers)[first_clips[rows]]
-    first_questions = np.concatenate([[0], np.cumsum(np.array(found.asked))[:-1]])
-    texts = np.array(found.text_keys)[first_questions[rows]]
-    kinds = np.array([found.kinds[row] for row in rows])
-    answers = np.array([found.answers[row] for row in rows])
-    side = np.random.default_rng(0).permutation(len(found.clips))[clips] % 2 == 0
+    clips = np.array(dataset.clip_numbers)[first_clips[rows]]
+    first_questions = np.concatenate([[0], np.cumsum(np.array(dataset.asked))[:-1]])
+    texts = np.array(dataset.text_keys)[first_questions[rows]]
+    kinds = np.array([dataset.kinds[row] for row in rows])
+    answers = np.array([dataset.answers[row] for row in rows])
+    side = np.random.default_rng(0).permutation(len(dataset.clips))[clips] % 2 == 0
     told: dict[str, dict[str, list[int]]] = {SEEN: {}, NAMED: {}}
     for kind in np.unique(kinds):  # the words of a question are a rule among those of its kind
         here = np.flatnonzero(kinds == kind)
         rule = _rule(texts[here], answers[here], clips[here], side[here])
         if rule:
-            found.shortcuts.append({"feature": "the question alone", **rule})
-            told[SEEN][_told(found.shortcuts[-1])] = rows[here].tolist()
-    features = _features(found)
+            dataset.shortcuts.append({"feature": "the question alone", **rule})
+            told[SEEN][_told(dataset.shortcuts[-1])] = rows[here].tolist()
+    features = _features(dataset)
     asked, counts = np.unique(texts, return_counts=True)
     often = asked[np.argsort(-counts, kind="stable")][:MOST_QUESTIONS]
     for text in often:
@@ -68,28 +68,28 @@ def check(found: Survey) -> None:
             here = same[~np.isnan(values[clips[same]])]
             rule = _rule(values[clips[here]], answers[here], clips[here], side[here])
             if rule:
-                found.shortcuts.append({"feature": name, **rule})
-                told[id][_told(found.shortcuts[-1])] = rows[here].tolist()
+                dataset.shortcuts.append({"feature": name, **rule})
+                told[id][_told(dataset.shortcuts[-1])] = rows[here].tolist()
     for id, messages in told.items():
         listed = "; ".join(list(messages)[:MOST_TOLD])
         for row in sorted({row for of_rule in messages.values() for row in of_rule}):
-            found.tally.add(id, found.indices[row], found.ids[row], listed)
+            dataset.tally.add(id, dataset.indices[row], dataset.ids[row], listed)
 
 
-def _features(found: Survey) -> dict[str, tuple[np.ndarray, str]]:
+def _features(dataset: Survey) -> dict[str, tuple[np.ndarray, str]]:
     """Return {name: (a number of each clip, NaN where it is unknown; the check that tells of
     it)}."""
     import numpy as np
 
-    facts = [None] * len(found.clips)
-    for number, report in found.reports.items():
+    facts = [None] * len(dataset.clips)
+    for number, report in dataset.reports.items():
         facts[number] = report.facts
     seconds = [getattr(one, "seconds", None) or np.nan for one in facts]
     frames = [getattr(one, "frames", None) or np.nan for one in facts]
     rates = [getattr(one, "fps", None) or np.nan for one in facts]
     sizes = [one and f"{one.width} x {one.height}" for one in facts]
     # The name without its numbers, and its first word: what a camera or a site is called.
-    names = [medium.path.rpartition(".")[0] or medium.path for medium in found.clips]
+    names = [medium.path.rpartition(".")[0] or medium.path for medium in dataset.clips]
     plain = [DIGITS.sub("#", name) for name in names]
     first = [WORD.findall(name.rpartition("/")[2])[:1] or [""] for name in names]
     return {

@@ -85,7 +85,7 @@ class Survey:
             yield tuple(self.clip_numbers[start : start + count])
             start += count
 
-    def list(self, sample: Sample) -> None:
+    def add_names(self, sample: Sample) -> None:
         """Add what a record is called, shows and asks, which is all that a comparison of datasets
         needs."""
         self.ids.append(sample.id)
@@ -102,7 +102,7 @@ class Survey:
         self.asked.append(len(self.text_keys) - before)
 
     def add(self, sample: Sample, counts) -> None:
-        self.list(sample)
+        self.add_names(sample)
         answer = sample.turns[-1].text
         self.text_tokens.append(counts.conversation(sample.turns, bool(sample.media)))
         self.answer_tokens.append(counts.answer(answer))
@@ -153,19 +153,19 @@ def _read(text: str, gt: str) -> tuple:
 
 
 def listed(annotations: Path, records: Iterable[dict] | None = None) -> Survey:
-    """Return a survey with no more than `Survey.list` adds, of an annotation file or of the
+    """Return a survey with no more than `Survey.add_names` adds, of an annotation file or of the
     `records` that it will hold. Raises Failure when the file cannot be read."""
-    found = Survey(annotations, annotations.parent, str(annotations))
+    dataset = Survey(annotations, annotations.parent, str(annotations))
     if records is None:
         source = JsonRecords(annotations)
-        samples = stream(source, found.tally)
-        found.header = source.header  # fills while the records are read
+        samples = stream(source, dataset.tally)
+        dataset.header = source.header  # fills while the records are read
     else:
-        parsed = (parse(index, record, found.tally) for index, record in enumerate(records))
+        parsed = (parse(index, record, dataset.tally) for index, record in enumerate(records))
         samples = filter(None, parsed)
     for sample in samples:
-        found.list(sample)
-    return found
+        dataset.add_names(sample)
+    return dataset
 
 
 def take(annotations: Path, media_path: Path | str, model: str, source: str = "") -> Survey:
@@ -176,22 +176,24 @@ def take(annotations: Path, media_path: Path | str, model: str, source: str = ""
     """
     counts = text_tokens.of_model(model)
     records = JsonRecords(annotations)
-    found = Survey(annotations, media_path, source or str(annotations), counts.method)
-    for sample in stream(records, found.tally, found.formats):
-        found.add(sample, counts)
-    found.header = records.header
-    found.read = records.index + 1
-    if not found.ids and not found.tally.first:
-        found.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
+    dataset = Survey(annotations, media_path, source or str(annotations), counts.method)
+    for sample in stream(records, dataset.tally, dataset.formats):
+        dataset.add(sample, counts)
+    dataset.header = records.header
+    dataset.read = records.index + 1
+    if not dataset.ids and not dataset.tally.first:
+        dataset.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
     for pair in PAIRS:
-        if all(word in found.forms for word in pair):
-            (form, _), (other, row) = (found.forms[word] for word in pair)
+        if all(word in dataset.forms for word in pair):
+            (form, _), (other, row) = (dataset.forms[word] for word in pair)
             if spelling(form) != spelling(other):
                 message = f"got {other!r} beside {form!r}, expected one spelling"
-                found.tally.add("DATA-ANSWER-FORM", found.indices[row], found.ids[row], message)
-    _check_ids(found)
-    _check_duplicate_questions(found)
-    return found
+                dataset.tally.add(
+                    "DATA-ANSWER-FORM", dataset.indices[row], dataset.ids[row], message
+                )
+    _check_ids(dataset)
+    _check_duplicate_questions(dataset)
+    return dataset
 
 
 def short_answer(kind: str, question: str, gt: str) -> str | None:
@@ -206,46 +208,48 @@ def short_answer(kind: str, question: str, gt: str) -> str | None:
     return answers.normalise(gt, kind, question)
 
 
-def _check_ids(found: Survey) -> None:
+def _check_ids(dataset: Survey) -> None:
     seen: set[str] = set()
-    for index, name in zip(found.indices, found.ids, strict=True):
+    for index, name in zip(dataset.indices, dataset.ids, strict=True):
         if not SAFE_ID.fullmatch(name):
-            found.tally.add(
+            dataset.tally.add(
                 "DATA-ID-UNSAFE", index, name, f"got id {name[:60]!r}, expected a file name"
             )
         if name in seen:
-            found.tally.add(
+            dataset.tally.add(
                 "DATA-ID-DUPLICATE", index, name, f"got id {name[:60]!r} again, expected unique ids"
             )
         seen.add(name)
 
 
-def _check_duplicate_questions(found: Survey) -> None:
+def _check_duplicate_questions(dataset: Survey) -> None:
     """Note questions that are asked twice about the same media, whatever their records are
     called."""
     import numpy as np
 
-    rows = np.repeat(np.arange(len(found.ids)), found.asked)
-    media = np.zeros(len(found.ids), np.uint64)  # one number per set of media
-    mixed = (np.array(found.clip_numbers, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    rows = np.repeat(np.arange(len(dataset.ids)), dataset.asked)
+    media = np.zeros(len(dataset.ids), np.uint64)  # one number per set of media
+    mixed = (np.array(dataset.clip_numbers, np.uint64) + np.uint64(1)) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
     np.add.at(
         media,
-        np.repeat(np.arange(len(found.ids)), found.clip_counts),
+        np.repeat(np.arange(len(dataset.ids)), dataset.clip_counts),
         mixed ^ (mixed >> np.uint64(29)),
     )
-    keys = np.array(found.text_keys, np.int64).view(np.uint64) ^ media[rows]
+    keys = np.array(dataset.text_keys, np.int64).view(np.uint64) ^ media[rows]
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
     for question, before in sorted(
         zip(order[again].tolist(), order[again - 1].tolist(), strict=True)
     ):
         row = rows[question]
-        other = found.ids[rows[before]]
+        other = dataset.ids[rows[before]]
         check = "DATA-QUESTION-DUPLICATE"
         message = f"got the question of {other[:60]!r} again"
-        if found.answer_keys[question] != found.answer_keys[before]:
-            are_closed = found.is_closed[question] and found.is_closed[before]
+        if dataset.answer_keys[question] != dataset.answer_keys[before]:
+            are_closed = dataset.is_closed[question] and dataset.is_closed[before]
             check = "DATA-ANSWER-CONFLICT" if are_closed else "DATA-ANSWER-SEVERAL"
             message += ", with another answer"
-            found.conflicts.append((int(row), int(rows[before])))
-        found.tally.add(check, found.indices[row], found.ids[row], message)
+            dataset.conflicts.append((int(row), int(rows[before])))
+        dataset.tally.add(check, dataset.indices[row], dataset.ids[row], message)
