@@ -25,11 +25,11 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.texts import shortened
 from cosmos_reason.data import (
     annotators,
     converted,
     held_out,
-    mapping,
     roles,
     source_files,
 )
@@ -40,6 +40,7 @@ from cosmos_reason.data.items import Item, Reading
 
 MOST_FOLDS = 100
 MOST_ABSENT = 100  # moments without an event for each with it
+SAMPLES, LONGEST = 3, 240  # shown records, characters of each text
 COMMON = "-o --eval-fraction --column --mapping --dry-run --question --subset --skip-missing"
 
 
@@ -58,7 +59,7 @@ def parser() -> cli.Parser:
     )
     declared = "what a column is (answer=what); roles: references/cosmos-reason-data.md"
     parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=declared)
-    saved = f"the {mapping.FILE} of a build; flags go before it"
+    saved = f"the {roles.FILE} of a build; flags go before it"
     parser.add_argument("--mapping", default="", metavar="FILE", help=saved)
     shown = "show mapping, records and counts, write nothing"
     parser.add_argument("--dry-run", action="store_true", help=shown)
@@ -161,12 +162,11 @@ def main(args) -> cli.Outcome:
     whole = os.path.abspath(args.output)
     facts = files.from_here(f"{whole}-facts/dataset_facts.json")
     gc.disable()  # rows have no cycles: to look for some takes a fifth of a large build
-    source, items, found = read_source(args)
+    source, (items, columns, unused, found) = read_source(args)
     gc.enable()  # clips that are opened have
     gc.collect()
     gc.freeze()
     refuse_media_below(output, items)
-    columns, unused = source.files.columns, source.files.unused
     plan = dataset_splits.Plan(
         eval_fraction=args.eval_fraction,
         subset=args.subset,
@@ -179,26 +179,29 @@ def main(args) -> cli.Outcome:
         margin=args.margin,
         folds=args.folds,
     )
-    document = mapping.document(args.source, columns, unused, args, plan.split_by)
+    document = {"convert": converted.described(args.convert)} if args.convert else {}
+    document |= roles.document(args.source, columns, unused, args, plan.split_by)
     splits, between = dataset_splits.planned(items, plan)
     found = [*found, *between]
     counts = {name: len(kept) for name, kept in splits.items()}
-    result = {"kind": source.kind, "read": len(items), "tables": source.tables}
+    result = {"kind": source.kind, "read": len(items), "tables": list(source.splits)}
     result["mapping"] = document
     result["columns"] = {one.role: one.name for one in reversed(columns) if one.name}
     result["planned"] = counts
-    result["samples"] = [sample(item) for item in mapping.samples(items)]
+    result["samples"] = [sample(item) for item in samples(items)]
     counted = ", ".join(f"{count} for {name}/" for name, count in counts.items())
     if not args.json:
-        for line in mapping.preview(columns, unused, items):
+        for line in preview(columns, unused, items):
             f.say(line)
         f.say(f"{len(items)} records read: {counted}")
     if args.dry_run:
         said = f"{source.kind}: {counted}; nothing is written (--dry-run)"
         return cli.Outcome(result, [*found, *about_share(items, splits, plan, args)], said)
+    import yaml
+
     agreement = [one for told in found for one in told.data.get("agreement", ())]
-    text = mapping.as_text(document)
-    written, left_out = dataset_writer.write(splits, output, plan, text, agreement)
+    saved = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    written, left_out = dataset_writer.write(splits, output, plan, saved, agreement)
     found = [*found, *left_out]
     if source.files.past:
         from cosmos_reason.data import parts
@@ -216,8 +219,9 @@ def main(args) -> cli.Outcome:
     result["skipped"] = skipped(found)
     if result["skipped"]:
         summary += f", {result['skipped']} left out"
-    if len(source.tables) > 1:
-        summary += f" from {', '.join(source.tables[:5])}{', ...' if source.tables[5:] else ''}"
+    if len(source.splits) > 1:
+        tables = list(source.splits)
+        summary += f" from {', '.join(tables[:5])}{', ...' if tables[5:] else ''}"
     if isinstance(source.files, source_files.Repository):
         result |= {"repository": source.files.repo, "commit": source.files.commit}
         summary += f" from {source.files.repo}@{source.files.commit}"
@@ -225,6 +229,54 @@ def main(args) -> cli.Outcome:
     checked_too = ("--eval", others[0]) if others else ()
     checked = ("check_dataset.py", first, *checked_too, "--facts", facts)
     return cli.Outcome(result, found, f"{source.kind}: {summary}", checked)
+
+
+def preview(columns: list[roles.Column], unused: list[str], items: list[Item]) -> list[str]:
+    """Return the lines to show before anything is written: the mapping, and records as a model sees
+    them."""
+    lines = []
+    for kind in dict.fromkeys(one.family for one in columns):
+        alike = [one for one in columns if one.family == kind]
+        named = ", ".join(f"{one.name} ({one.source})" for one in alike[:3] if one.name)
+        lines.append(f"{alike[0].written} = {named}{', ...' if alike[3:] else ''}")
+    if unused:
+        more = ", ..." if unused[20:] else ""
+        lines.append(f"unused: {', '.join(unused[:20])}{more}")
+    for item in samples(items):
+        lines.append(f"record {item.name}: {_media(item)}")
+        lines += [f"  {turn.role}: {_short(turn.text)}" for turn in item.turns]
+        if item.reasoning:
+            lines.append(f"  reasoning: {_short(item.reasoning)}")
+    return lines
+
+
+def samples(items: list[Item]) -> list[Item]:
+    """Return the first record, and the first of each other answer; else the next ones."""
+    found: list[Item] = items[:1]
+    answers = {item.turns[-1].text for item in found}
+    for item in items:
+        if len(found) < SAMPLES and item.turns[-1].text not in answers:
+            found.append(item)
+            answers.add(item.turns[-1].text)
+    for item in items:
+        if len(found) < SAMPLES and not any(item is other for other in found):
+            found.append(item)
+    return found
+
+
+def _media(item: Item) -> str:
+    """Return the media of an item by their names, with the times of those that are cut."""
+    names = []
+    for kind, medium in item.media:
+        span = getattr(medium, "span", None)
+        times = f" from {span[0]:g} to {span[1]:g} s" if span else ""
+        name = medium.stem if span is None else getattr(medium.whole, "stem", medium.stem)
+        names.append(f"<{kind}> {name}{times}")
+    return ", ".join(names) or "no media"
+
+
+def _short(text: str) -> str:
+    return shortened(text.replace("\n", " | "), LONGEST)
 
 
 def sample(item: Item) -> dict:
@@ -278,8 +330,8 @@ def split_by(args, columns: list[roles.Column], items: list[Item]) -> str:
     return "group" if "group" in declared else args.split_by
 
 
-def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Finding]]:
-    """Return the source and its items, with what is to be said about them.
+def read_source(args) -> tuple[dataset_sources.Source, dataset_sources.Records]:
+    """Return the source and what it became.
 
     Raises Failure with all that is wrong, in the command and in the source.
     """
@@ -289,8 +341,8 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     declared = f.attempt(wrong, roles.of_flags, args.column) or []
     args.question = f.attempt(wrong, text, args.question) or ""
     args.system = f.attempt(wrong, text, args.system) or ""
-    args.ask = f.attempt(wrong, mapping.of_flag, "--ask", args.ask) or []
-    args.values = f.attempt(wrong, mapping.values_of_flags, args.values) or {}
+    args.ask = f.attempt(wrong, roles.of_flag, "--ask", args.ask) or []
+    args.values = f.attempt(wrong, roles.values_of_flags, args.values) or {}
     saved = f.attempt(wrong, take_mapping, args) if args.mapping else None
     if args.mapping and saved is None:  # without it, columns would be looked for by their names
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
@@ -335,10 +387,10 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     read = f.attempt(wrong, dataset_sources.read, source, reading) if source else None
     if wrong or not read:
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
-    items, found = read
-    if not items:
-        found = [*found, f.error("BUILD-EMPTY", args.source, "got no records")]
-    held_out_by_source = sum(item.split in ("eval", "test") for item in items)
+    found = list(read.findings)
+    if not read.items:
+        found.append(f.error("BUILD-EMPTY", args.source, "got no records"))
+    held_out_by_source = sum(item.split in ("eval", "test") for item in read.items)
     if (args.eval_fraction or args.folds) and held_out_by_source:
         flag, value = "--eval-fraction", args.eval_fraction
         if args.folds:
@@ -347,10 +399,10 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
             f"got {value:g} for a source that holds out {held_out_by_source} records "
             "itself: leave it out, or build of the training split alone"
         )
-        found = [*found, f.error("BUILD-SPLIT", flag, message)]
+        found.append(f.error("BUILD-SPLIT", flag, message))
     if f.has_errors(found):
         raise f.Failure(found, f.EXIT_CHECKS_FAILED)
-    return source, items, found
+    return source, read
 
 
 def refuse_numbers(args) -> None:
@@ -452,7 +504,7 @@ def refuse_media_below(output: Path, items: list[Item]) -> None:
 def take_mapping(args) -> tuple[roles.Column, ...]:
     """Return the columns of a saved mapping. What else it says stands in for flags that are not
     given."""
-    saved = mapping.load(Path(args.mapping))
+    saved = roles.load(Path(args.mapping))
     if saved.convert:
         is_named = args.convert and Path(args.convert).is_file()
         if not is_named or converted.described(args.convert)["sha256"] != saved.convert["sha256"]:

@@ -388,7 +388,7 @@ def test_clips_in_tables_are_not_held_in_memory(tmp_path):
     del table
     before = arrow.total_allocated_bytes()
     reading = Reading(question="Which?")
-    items, _ = dataset_sources.read(
+    items, *_ = dataset_sources.read(
         dataset_sources.open_source(str(tmp_path / "a.parquet"), "auto", reading), reading
     )
     assert arrow.total_allocated_bytes() - before < 16_000_000, "two row groups"

@@ -9,7 +9,7 @@ from clip_files import record, write_clip
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import label_questions
+from cosmos_reason.data import items
 from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.samples import Turn
@@ -171,7 +171,7 @@ def test_labels_of_one_field_are_json_unless_it_is_named(source, tmp_path, field
 
 def test_pictures_are_no_videos():
     with pytest.raises(Failure, match="BUILD-QUESTION") as failure:
-        label_questions.ask("", ["wet"], ["yes", "no"], "image")
+        items.ask("", ["wet"], ["yes", "no"], "image")
     assert str(failure.value.findings[0].fix) == "--question 'Is it true of this image: wet?'"
 
 

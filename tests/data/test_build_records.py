@@ -258,7 +258,7 @@ def test_a_clip_of_the_hub_with_several_questions_is_written_once(
     monkeypatch.setattr(hub, "dataset", lambda *_: ("0" * 40, names))
     monkeypatch.setattr(hub, "dataset_file", lambda _repo, _commit, name, _secret: source / name)
     reading = Reading()
-    items, _ = dataset_sources.read(
+    items, *_ = dataset_sources.read(
         dataset_sources.open_source("org/name", "auto", reading), reading
     )
     plan = dataset_splits.Plan(media=mode)

@@ -61,7 +61,7 @@ def items(source, *lines):
     of every row."""
     (source / "labels.csv").write_text("\n".join(("video,answer", *lines)) + "\n")
     reading = Reading(question="Which colour?")
-    found, _ = dataset_sources.read(
+    found, *_ = dataset_sources.read(
         dataset_sources.open_source(str(source / "labels.csv"), "auto", reading), reading
     )
     return [(item.turns[-1].text, item.media[0][1].load()) for item in found]

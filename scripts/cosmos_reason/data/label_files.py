@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import read_json
-from cosmos_reason.data import label_questions, split_names
-from cosmos_reason.data.items import Item, Reading, exchange, one_per_id
+from cosmos_reason.data import split_names
+from cosmos_reason.data.items import Item, Reading, ask, exchange, one_per_id, worded
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.data.roles import cell_text
 from cosmos_reason.data.samples import in_one_form, is_void, names_medium
@@ -77,9 +77,9 @@ def _question(answers: list[str], fields: list[str], reading: Reading) -> str:
     """Return what label files are asked. Raises Failure when nobody said it."""
     if not answers:
         return ""
-    question = label_questions.ask(reading.question, fields, answers, "video")
+    question = ask(reading.question, fields, answers, "video")
     if len(reading.fields) == 1:
-        return label_questions.worded(question, fields, answers)
+        return worded(question, fields, answers)
     return question
 
 

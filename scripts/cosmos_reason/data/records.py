@@ -6,9 +6,8 @@ import functools
 import re
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import damage
 from cosmos_reason.data.formats import are_pictures, rates, unread_media
-from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.record_checks import Tally, damaged
 from cosmos_reason.data.roles import TIME, meaning, time_roles
 from cosmos_reason.data.samples import Media, Sample, Turn, bare_thought
 from cosmos_reason.spec.values import shown
@@ -55,7 +54,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     )
     reasoning = record.get("reasoning")
     if isinstance(reasoning, str):
-        if harmed := damage.of_text(reasoning):
+        if harmed := damaged(reasoning):
             found.append(harmed)
         reasoning = bare_thought(LONE_SURROGATE.sub("�", reasoning))
         _check_control(reasoning, found)
@@ -174,7 +173,7 @@ def _role_and_text(turn: object, found: list) -> tuple[str | None, str]:
         message = "got half of a surrogate pair in a text, expected whole characters"
         found.append(("DATA-TEXT-SURROGATE", message))
         text = LONE_SURROGATE.sub("�", text)
-    elif harmed := damage.of_text(text):
+    elif harmed := damaged(text):
         found.append(harmed)
     return role, text
 

@@ -9,14 +9,20 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import shortened
 from cosmos_reason.data import options, published_sets
-from cosmos_reason.data.label_questions import LABELS, SENTENCES
 from cosmos_reason.data.samples import names_medium
 
+LABELS = ("answer", "label", "class", "target", "category", "response")
+SENTENCES = ("caption", "sentence", "text")
 # role -> the exact names it is known by, best first
 NAMES = {
     "video": (
@@ -91,6 +97,14 @@ MEANINGS = {
 }
 DECLARED_BY = {"a split": "split", "a group": "group", "an annotator": "annotator"}
 
+FILE = "mapping.yaml"
+OF_COLUMN = ("role", "unit", "separator", "numbered_from")
+MOST_PROBLEMS = 20  # that are told of one file
+# Flags that say which records are made of a source, by the names of argparse.
+FLAGS = ("kind", "fields", "system", "hf_subset", "hf_split", "raw", "subset", "skip_missing")
+FLAGS += ("also_ask_absent", "adjudicate", "transcode")
+LONGEST = 240  # characters of a problem
+
 # column -> what stands in it, row by row; None where a row does not have it
 Cells = dict[str, list]
 
@@ -109,9 +123,9 @@ class Column(NamedTuple):
 
     @property
     def family(self) -> str:
-        """Columns of one family come from one source: a clip that is declared is no second clip
-        beside one that is known by its name."""
-        return family(self.role)
+        """Return what columns of one source share: a clip that is declared is no second clip beside
+        one that is known by its name."""
+        return "media" if self.role in MEDIA else self.role
 
     @property
     def written(self) -> str:
@@ -120,10 +134,6 @@ class Column(NamedTuple):
             if self == self._replace(**details):
                 return word
         return self.role
-
-
-def family(role: str) -> str:
-    return "media" if role in MEDIA else role
 
 
 def column(role: str, name: str, source: str) -> Column:
@@ -164,10 +174,24 @@ def resolve(
     mapping, which is whole, else the table of published sets and exact names. A later one gives no
     role that an earlier one gave, and none to a column that has one. A declared column that there
     is not joins the `problems`."""
-    chosen = [one._replace(name=_present(one, cells, problems)) for one in declared]
+    there = []  # by the names that the table has for them; "" where it has none alike
+    for one in (*declared, *(saved or ())):
+        name = one.name
+        if name not in cells:
+            alike = [other for other in cells if other.strip().lower() == name.strip().lower()]
+            alike = alike or f.misspelt(name, cells)
+            fix = ""
+            if len(alike) == 1 and one.source == "--column":
+                written = shlex.join(["--column", f"{one.written}={name}"])
+                new = shlex.join(["--column", f"{one.written}={alike[0]}"])
+                fix = f"replace {written} with {new}"
+            message = f"got no such column, expected one of {', '.join(cells)}"
+            problems.append(f.error("BUILD-COLUMN", name, message, fix))
+            name = alike[0] if len(alike) == 1 else ""
+        there.append(one._replace(name=name))
+    chosen = there[: len(declared)]
     if saved is not None:
-        there = [one._replace(name=_present(one, cells, problems)) for one in saved]
-        return chosen + _left(chosen, there)
+        return chosen + _left(chosen, there[len(declared) :])
     set_name, of_set = "", {}  # of several that fit the one with the most columns
     for title, of_columns in published_sets.SETS.items():
         there = {key.rstrip("?"): role for key, role in of_columns.items()}
@@ -181,9 +205,9 @@ def resolve(
     lowered = {name.lower(): name for name in cells}
     for role, names in NAMES.items():
         free = [lowered[name] for name in names if name in lowered and lowered[name] not in used]
-        if free and family(role) not in families:
-            chosen.append(column(role, free[0], BY_NAME))
-            used.add(free[0])
+        if free and (one := column(role, free[0], BY_NAME)).family not in families:
+            chosen.append(one)
+            used.add(one.name)
     if not any(one.role == "options" for one in chosen):
         listed = options.columns(name for name in cells if name not in used)
         chosen += [column("options", name, BY_NAME) for name in listed]
@@ -195,21 +219,6 @@ def _left(earlier: list[Column], later: list[Column]) -> list[Column]:
     families = {one.family for one in earlier if one.role != "ignore"}
     used = {one.name for one in earlier}
     return [one for one in later if one.family not in families and one.name not in used]
-
-
-def _present(one: Column, cells: Cells, problems: list[f.Finding]) -> str:
-    """Return the name of a declared column; "" where there is none of that name and none alike."""
-    if one.name in cells:
-        return one.name
-    alike = [other for other in cells if other.strip().lower() == one.name.strip().lower()]
-    alike = alike or f.misspelt(one.name, cells)
-    fix = ""
-    if len(alike) == 1 and one.source == "--column":
-        written = shlex.join(["--column", f"{one.written}={one.name}"])
-        fix = f"replace {written} with {shlex.join(['--column', f'{one.written}={alike[0]}'])}"
-    message = f"got no such column, expected one of {', '.join(cells)}"
-    problems.append(f.error("BUILD-COLUMN", one.name, message, fix))
-    return alike[0] if len(alike) == 1 else ""
 
 
 def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> list[Column]:
@@ -267,12 +276,6 @@ def _name_media(values: list) -> bool:
     return bool(filled) and all(isinstance(value, str) and names_medium(value) for value in filled)
 
 
-def unused(cells: Cells, chosen: Sequence[Column]) -> list[str]:
-    """Return the columns without a role that hold something."""
-    used = {one.name for one in chosen}
-    return [name for name in cells if name not in used and any(map(cell_text, cells[name]))]
-
-
 def words_of(name: str) -> set[str]:
     return {word.lower() for word in WORDS.findall(name)}
 
@@ -328,3 +331,126 @@ def cell_text(value: object) -> str:
     if value is None or value != value:  # NaN is how tables say that there is none
         return ""
     return re.sub(r"\.0$", "", str(value))
+
+
+# -- mapping.yaml ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A saved mapping: columns with their roles, one question for rows that have none, shares of
+    the split, the flags that belong to it, and the file of the function that made its rows."""
+
+    columns: tuple[Column, ...]
+    question: str = ""
+    asks: tuple[tuple[str, str], ...] = ()
+    values: dict = field(default_factory=dict)
+    split: dict = field(default_factory=dict)
+    flags: dict = field(default_factory=dict)
+    convert: dict = field(default_factory=dict)
+
+
+def load(path: Path) -> Mapping:
+    """Read a saved mapping. Raises Failure with all that is wrong in it."""
+    import jsonschema
+    import yaml
+
+    try:
+        document = yaml.safe_load(files.read_text(path))
+    except yaml.YAMLError as problem:
+        where = getattr(problem, "problem_mark", None)
+        line = f" in line {where.line + 1}" if where else ""
+        raise f.bad_input("BUILD-MAPPING", path, f"got no YAML{line}, expected a mapping") from None
+    validator = jsonschema.Draft202012Validator(bundle.schema("mapping"))
+    wrong = [
+        f.error("BUILD-MAPPING", path, _told(problem))
+        for problem in islice(validator.iter_errors(document), MOST_PROBLEMS)
+    ]
+    if wrong:
+        raise f.Failure(wrong, f.EXIT_BAD_INPUT)
+    columns = []
+    for name, entry in document["columns"].items():
+        details = {key: entry[key] for key in OF_COLUMN[1:] if key in entry}
+        for role in entry["role"] if isinstance(entry["role"], list) else [entry["role"]]:
+            columns.append(Column(name, role, source=FILE, **details))
+    question, asks = "", []
+    for entry in document.get("questions", ()):
+        if "answer" in entry:
+            asks.append((entry["answer"], entry["template"]))
+        else:
+            question = entry["template"]
+    values, split, flags = (document.get(key, {}) for key in ("values", "split", "flags"))
+    made_by = document.get("convert", {})
+    return Mapping(tuple(columns), question, tuple(asks), values, split, flags, made_by)
+
+
+def _told(problem) -> str:
+    """Return what jsonschema says of a place in the file, which may quote all that stands there."""
+    place = problem.json_path.removeprefix("$").removeprefix(".") or "the file"
+    return f"{place}: {shortened(problem.message, LONGEST)}"
+
+
+def of_flag(flag: str, written: list[str]) -> list[tuple[str, str]]:
+    """Return (column, text behind it) of flags written as 'COLUMN: TEXT'. Raises Failure."""
+    found = []
+    for word in written:
+        name, _, text = (part.strip() for part in word.partition(":"))
+        if not name or not text:
+            raise f.bad_input("USAGE", flag, f"got {word!r}, expected 'COLUMN: TEXT'")
+        found.append((name, text))
+    return found
+
+
+def values_of_flags(written: list[str]) -> dict[str, dict[str, str]]:
+    """Return {column: {old: new}} of --values 'COLUMN: OLD=NEW, OLD=NEW'. Raises Failure."""
+    values: dict[str, dict[str, str]] = {}
+    for name, text in of_flag("--values", written):
+        for pair in text.split(","):
+            old, equals, new = (part.strip() for part in pair.partition("="))
+            if not (old and equals and new):
+                message = f"got {pair.strip()!r}, expected OLD=NEW ({FILE} takes any text)"
+                raise f.bad_input("USAGE", "--values", message)
+            if values.setdefault(name, {}).setdefault(old, new) != new:
+                message = f"got {old!r} twice, as {values[name][old]!r} and {new!r}"
+                raise f.bad_input("USAGE", "--values", message)
+    return values
+
+
+def document(source: str, columns: list[Column], unused: list[str], args, split_by: str) -> dict:
+    """Return the content of mapping.yaml for a build. `args`: the flags of the command; `split_by`:
+    what its splits are made by."""
+    entries: dict[str, dict] = {}
+    for one in columns:
+        if not one.name:
+            continue
+        details = {key: getattr(one, key) for key in OF_COLUMN[1:]}
+        entry = {key: value for key, value in details.items() if value not in ("", None)}
+        before = entries.get(one.name)
+        role = [before["role"], one.role] if before else one.role  # one column of both times
+        entries[one.name] = {"role": role} | entry
+    questions = [{"template": template, "answer": name} for name, template in args.ask]
+    if args.question:
+        questions = [{"template": args.question}]
+    split = {"by": split_by, "fraction": args.eval_fraction, "seed": args.seed}
+    if split_by == "time":
+        split["margin_s"] = args.margin
+    if args.folds:
+        split["folds"] = args.folds
+    flags = {name: getattr(args, name) for name in FLAGS}
+    flags = {name: value for name, value in flags.items() if value not in ("", 0, False, "auto")}
+    return {
+        "schema_version": 1,
+        "source": source,
+        "columns": entries,
+        "values": args.values,
+        "questions": questions,
+        "split": split,
+        "unused": unused,
+        "flags": flags,
+    }
+
+
+def as_text(document: dict) -> str:
+    import yaml
+
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

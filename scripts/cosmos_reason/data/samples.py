@@ -159,8 +159,9 @@ def in_one_form(answers: Sequence[str]) -> list[str]:
             for word in pair:
                 for form, count in forms[word].items():
                     spellings[spelling(form)] += count
+            case, has_stop = spellings.most_common(1)[0][0]
             for word in pair:
-                chosen[word] = spelt(word, spellings.most_common(1)[0][0])
+                chosen[word] = getattr(word, case)() + "." * has_stop
     return [chosen[alike_to[answer]] for answer in answers]
 
 
@@ -169,12 +170,6 @@ def spelling(word: str) -> tuple[str, bool]:
     bare = word.strip().removesuffix(".")
     case = next((one for one in CASES if getattr(bare, one)() == bare), CASES[0])
     return case, word.strip().endswith(".")
-
-
-def spelt(word: str, like: tuple[str, bool]) -> str:
-    """Return a word with a `spelling`."""
-    case, has_stop = like
-    return getattr(word, case)() + "." * has_stop
 
 
 def names_medium(name: str) -> bool:

@@ -99,8 +99,6 @@ class Folder:
         self.claims: dict[Path | Held, str] = {}
         # of the archives that were opened, by the archive's name
         self.members: dict[str, Members] = {}
-        self.columns: list = []  # those of its tables that have a role (roles.Column)
-        self.unused: list[str] = []  # and those that have none
         # (row, what is said of it) where a part was cut at the end of its clip
         self.past: list = []
         # names that rows have for files of another name, or in another folder: the file's
@@ -232,16 +230,24 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
     if ".." in in_folder or "\0" in in_folder:
         media.resolve("", in_folder)  # raises Failure for one that leads out
     places = _places(name, folder)
-    for place in places:
-        if files.has(place):
-            return _claimed(files, place, files.medium(place))
-    closest = _closest(name, places, _near(files, folder, name, places[-1]))
+    closest = next(((place, files.medium(place)) for place in places if files.has(place)), None)
+    closest = closest or _closest(name, places, _near(files, folder, name, places[-1]))
     if closest:
         path, medium = closest
+        # What rows that do not tell the whole path of the file call it. Where others took it under
+        # another name, one of them means a file that is not there.
         guessed = "" if path in places else places[-1]
-        if "/" in name and not f"/{path}".endswith(f"/{posixpath.normpath(name)}"):
+        before = files.claims.setdefault(medium, guessed)
+        if before != guessed:
+            message = (
+                f"got one file ({path}) for this name and for {before or path}, "
+                "expected a file for each; add the file that is missing, or write the path of the "
+                "file in the table"
+            )
+            raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", guessed or path, message)
+        if guessed and "/" in name and not f"/{path}".endswith(f"/{posixpath.normpath(name)}"):
             files.renamed[name] = path
-        return _claimed(files, path, medium, guessed)
+        return medium
     alike = files.by_folded_name.get(folded(posixpath.basename(name)), ())
     if len(alike) == 1:
         (path,) = alike
@@ -300,10 +306,8 @@ def find_video(files: Folder, medium: Media, folder: str) -> Medium:
 def transcoded(
     files: Folder, media: Iterable[Medium | None], problems: list[f.Finding]
 ) -> dict[Medium, Medium]:
-    """Return {file: the clip that was written for it}, where `files.transcode` says that those are
-    that not all trainers read alike."""
-    if not files.transcode:
-        return {}
+    """Return {file: the clip that was written into `files.transcode` for it}, of those that not all
+    trainers read alike."""
     from cosmos_reason.media import convert
 
     here = [one for one in media if isinstance(one, Path) and one.is_file()]
@@ -350,20 +354,6 @@ def _closest(name: str, places: list[str], near: list[tuple[str, Any]]) -> tuple
 def _common_parts(one: str, other: str) -> int:
     pairs = zip(reversed(one.split("/")), reversed(other.split("/")), strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-
-
-def _claimed(files: Folder, path: str, medium: Path | Held, guessed: str = "") -> Path | Held:
-    """Return `medium`, unless other rows took it under another name: then one of them means a file
-    that is not there. `guessed` is the name of a row that does not tell the file's whole path."""
-    before = files.claims.setdefault(medium, guessed)
-    if before != guessed:
-        message = (
-            f"got one file ({path}) for this name and for {before or path}, "
-            "expected a file for each; add the file that is missing, or write the path of the file "
-            "in the table"
-        )
-        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", guessed or path, message)
-    return medium
 
 
 def _beside(folder: str, names: list[str]) -> list[str]:

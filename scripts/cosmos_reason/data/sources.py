@@ -38,7 +38,7 @@ from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
 from cosmos_reason.data.records import parse
 from cosmos_reason.data.roles import Column, meaning
 from cosmos_reason.data.samples import Sample, Turn, names_medium
-from cosmos_reason.data.source_files import MARKER, Folder, Repository
+from cosmos_reason.data.source_files import MARKER, Folder, Repository, wanted_part
 from cosmos_reason.data.table_files import COLUMNAR, FLAT, OTHER_SPREADSHEETS
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
@@ -60,9 +60,15 @@ class Source(NamedTuple):
     splits: dict[str, str]
     left_out: list[str]
 
-    @property
-    def tables(self) -> list[str]:
-        return list(self.splits)
+
+class Records(NamedTuple):
+    """What a source became: its items, the columns of its tables that have a role and the names of
+    those that have none, and what is to be said of them."""
+
+    items: list[Item]
+    columns: list[Column]
+    unused: list[str]
+    findings: list[f.Finding]
 
 
 def open_source(written: str, kind: str, reading: Reading) -> Source:
@@ -95,7 +101,18 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
         raise f.bad_input("BUILD-SOURCE", path, message, fix)
     if not path.is_dir():
         check_regular(path)
-    kind = _kind_of(path) if kind == "auto" else kind
+    if kind == "auto":  # the name of the source, and what is in it, tell
+        is_columnar = path.suffix in COLUMNAR
+        if path.is_dir() and label_files.folders(path):
+            kind = "labels"
+        elif is_columnar or any(found.suffix in COLUMNAR for found in path.rglob("*")):
+            kind = "hf"
+        elif path.is_dir():
+            kind = "llava" if locate(path).is_file() else "csv"
+        elif path.suffix.lower() in (*FLAT, *OTHER_SPREADSHEETS, ".xml"):
+            kind = "csv"
+        else:
+            kind = "llava" if _is_annotation(next(iter(JsonRecords(path)), None)) else "csv"
     if kind in ("qa", "daft", "llava"):
         path = locate(path)
     root = path if path.is_dir() else path.parent
@@ -137,24 +154,11 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
 
 def _hub_tables(files: Folder, reading: Reading) -> tuple[dict[str, str], list[str]]:
     """Return `source_files.tables`; a slice without a name is one of the training data."""
-    part = reading.part
+    part = wanted_part(reading.split)
     of_tables, left_out = source_files.tables(files, reading.subset, part.split)
     if part.is_slice and not part.split:
         left_out += [name for name, split in of_tables.items() if split in split_names.HELD_OUT]
     return {name: split for name, split in of_tables.items() if name not in left_out}, left_out
-
-
-def _kind_of(path: Path) -> str:
-    """Return the kind that the name of a source, and what is in it, tell."""
-    if path.is_dir() and label_files.folders(path):
-        return "labels"
-    if path.suffix in COLUMNAR or any(found.suffix in COLUMNAR for found in path.rglob("*")):
-        return "hf"
-    if path.is_dir():
-        return "llava" if locate(path).is_file() else "csv"
-    if path.suffix.lower() in (*FLAT, *OTHER_SPREADSHEETS, ".xml"):
-        return "csv"
-    return "llava" if _is_annotation(next(iter(JsonRecords(path)), None)) else "csv"
 
 
 def new_folder(name: str) -> str:
@@ -192,20 +196,21 @@ def command(written: str) -> tuple[Fix, str]:
     return Fix(command=shlex.join(words)), remark
 
 
-def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]:
-    """Return all items of a source in its order, and what is to be said of its records.
+def read(source: Source, reading: Reading) -> Records:
+    """Return all items of a source in its order, and what its columns are.
 
     Raises Failure with everything that keeps the source from being built.
     """
     problems: list[f.Finding] = []
     tally = Tally()
+    columns, unread = [], []
     if source.kind == "labels":
         unused = ("columns", "asks", "absent", "adjudicate", "values", "raw", "convert")
         f.attempt(problems, refuse_unused, reading, unused, "label files")
         items = list(label_files.items(source.files.root, reading, problems))
     else:
-        items = _read_tables(source, reading, tally, problems)
-    where = ", ".join(source.tables[:3])
+        items, columns, unread = _read_tables(source, reading, tally, problems)
+    where = ", ".join([*source.splits][:3])
     renamed = source.files.renamed
     if renamed:  # names of other files, or of other folders, are taken as long as one file fits
         pairs = [f"{name!r} is {path!r}" for name, path in islice(renamed.items(), SHOWN_MISSING)]
@@ -234,12 +239,12 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
         for number, item in enumerate(items):
             if item.turns[0].role != "system":
                 items[number] = item._replace(turns=(system, *item.turns))
-    return items, [*problems, *of_splits, *missing, *found]
+    return Records(items, columns, unread, [*problems, *of_splits, *missing, *found])
 
 
 def _read_tables(
     source: Source, reading: Reading, tally: Tally, problems: list[f.Finding]
-) -> list[Item]:
+) -> table_items.Made:
     """Return the items of tables and annotation files."""
     items: list[Item] = []
     rows: list[Row] = []
@@ -249,11 +254,24 @@ def _read_tables(
         from cosmos_reason.data import converted
 
         convert = converted.function(reading.convert)
-        if not source.tables:
+        if not source.splits:
             refuse_unused(reading, ["convert"], "folders of clips")
-    for tally.file, (table, opened) in enumerate(_opened_tables(source, reading)):
+    part = wanted_part(reading.split) if reading.split else None
+    counts: dict[str, int] = {}  # rows of each table, which a slice counts together
+    left = range(0)
+    if part and part.is_slice:
+        for table in source.splits:
+            counts[table] = sum(1 for _ in table_files.opened(source.files, table))
+        left = part.bounds(sum(counts.values()))
+    for tally.file, (table, split) in enumerate(source.splits.items()):
+        opened = whole = table_files.opened(source.files, table)
+        if counts:
+            here = islice(
+                iter(whole), min(left.start, counts[table]), min(left.stop, counts[table])
+            )
+            opened = table_files.Rows(whole.path, ((whole.index, row) for row in here))
+            left = range(*(max(edge - counts[table], 0) for edge in (left.start, left.stop)))
         folder = posixpath.dirname(table)
-        split = source.splits[table]
         is_flat = table.lower().endswith(FLAT)
         first = None if is_flat else next(iter(table_files.opened(source.files, table)), None)
         if convert is None and _is_annotation(first):
@@ -298,14 +316,14 @@ def _read_tables(
         if hidden:
             message = f"passed over sheets that are hidden: {', '.join(hidden)}"
             problems.append(f.info("BUILD-SHEET-HIDDEN", table, message, sheets=hidden))
-    if not source.tables:  # names of folders are the labels
-        rows = table_items.labelled_by_folder(source.files, reading.part.split)
-        if reading.part.is_slice:
-            wanted = reading.part.bounds(len(rows))
+    if not source.splits:  # names of folders are the labels
+        rows = table_items.labelled_by_folder(source.files, part.split if part else "")
+        if part and part.is_slice:
+            wanted = part.bounds(len(rows))
             rows = rows[wanted.start : wanted.stop]
         names = [split_names.of_folders(posixpath.dirname(row.values["video"])) for row in rows]
     if not rows:
-        return items
+        return table_items.Made(items, [], [])
     if not all(isinstance(row.values, dict) for row in rows):
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
@@ -317,27 +335,8 @@ def _read_tables(
         rows = [row._replace(values=values) for row, values in zip(rows, plain, strict=True)]
         others = tuple(one for one in reading.columns if one.role != "answer")
         reading = replace(reading, columns=(*others, Column(column, "answer", source="--fields")))
-    return items + list(table_items.items(rows, source.files, reading, problems, names))
-
-
-def _opened_tables(
-    source: Source, reading: Reading
-) -> Iterator[tuple[str, table_files.Rows | JsonRecords]]:
-    """Yield (name, its rows) of the tables; of a slice the rows of all together are counted."""
-    wanted = reading.part
-    if not wanted.is_slice:
-        for table in source.tables:
-            yield table, table_files.opened(source.files, table)
-        return
-    counts = {
-        table: sum(1 for _ in table_files.opened(source.files, table)) for table in source.tables
-    }
-    left = wanted.bounds(sum(counts.values()))
-    for table, count in counts.items():
-        opened = table_files.opened(source.files, table)
-        here = islice(iter(opened), min(left.start, count), min(left.stop, count))
-        yield table, table_files.Rows(opened.path, ((opened.index, row) for row in here))
-        left = range(max(left.start - count, 0), max(left.stop - count, 0))
+    made = table_items.items(rows, source.files, reading, problems, names)
+    return made._replace(items=items + made.items)
 
 
 def _without_missing(
@@ -366,7 +365,7 @@ def _without_missing(
     counted = f"{len(names)} of {len(items)} records"
     data = {"record_ids": names[: f.MAX_RECORD_IDS], "count": len(names)}
     data["files"] = paths[: f.MAX_RECORD_IDS]
-    where = ", ".join(source.tables[:3]) or files.root
+    where = ", ".join([*source.splits][:3]) or files.root
     here = f"{os.path.abspath(files.root)}/"
     if skip:
         written = shown.replace(here, "")  # as the source itself has them
@@ -384,7 +383,7 @@ def _without_missing(
     elif isinstance(files, Repository):
         message += "; add the clips to a local copy of the source and build that"
         fix = Fix()
-    elif source.tables:
+    elif source.splits:
         if any(path.startswith(here) for path in paths):
             message += f", and for the last part of the name anywhere in {files.root}"
         if not all(path.startswith((here, "(")) for path in paths):
@@ -446,7 +445,7 @@ def _record_items(
             found.append((medium.kind, there))
         whole.append((sample, split, found))
     media = [medium for _, _, found in whole for _, medium in found]
-    made = source_files.transcoded(files, media, problems)
+    made = source_files.transcoded(files, media, problems) if files.transcode else {}
     for sample, split, found in whole:
         found = [(kind, made.get(medium, medium)) for kind, medium in found]
         unnamed = found and sample.id == f"record-{sample.index}"

@@ -13,6 +13,7 @@ import shlex
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -42,20 +43,20 @@ CELL_NAME = re.compile(rb'\br="([A-Z]+\d+)"')
 ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 
+@dataclass
 class Rows:
     """The rows of a table as annotations.stream reads the records of a file. `numbers` are those of
     the rows read so far, `blank` those of rows without anything, which are passed over, `hidden`
     the sheets with rows that are not shown."""
 
-    def __init__(self, path: Path, rows: Iterable[tuple[int, dict]]):
-        self.path = path
-        self.rows = rows
-        self.index = 0
-        self.numbers: list[int] = []
-        self.blank: list[int] = []
-        self.hidden: list[str] = []
-        self.oddities = []
-        self.header = {}
+    path: Path
+    rows: Iterable[tuple[int, dict]]
+    index: int = 0
+    numbers: list[int] = field(default_factory=list)
+    blank: list[int] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    oddities: list = field(default_factory=list)
+    header: dict = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[dict]:
         for self.index, row in self.rows:  # noqa: B020

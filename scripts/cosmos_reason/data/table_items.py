@@ -9,33 +9,35 @@ import posixpath
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import options as choices
 from cosmos_reason.data import (
-    damage,
-    label_questions,
     roles,
     source_files,
     split_names,
 )
-from cosmos_reason.data import options as choices
 from cosmos_reason.data.formats import RATES, are_pictures, rates
 from cosmos_reason.data.items import (
+    TRUTH,
     UNNAMED,
     Item,
     Reading,
     Row,
+    ask,
     by_row,
     joined_turns,
     name_of,
     one_per_id,
     refuse_unused,
+    worded,
 )
-from cosmos_reason.data.record_checks import CHECKS
+from cosmos_reason.data.record_checks import CHECKS, damaged
 from cosmos_reason.data.records import TAG
 from cosmos_reason.data.roles import Column, cell_text
 from cosmos_reason.data.samples import (
@@ -92,36 +94,45 @@ def labelled_by_folder(files: Folder, split: str) -> list[Row]:
     return rows
 
 
+class Made(NamedTuple):
+    """What the rows of tables became: items, the columns that have a role and the names of those
+    that have none."""
+
+    items: list[Item]
+    columns: list[Column]
+    unused: list[str]
+
+
 def items(
     rows: list[Row],
     files: Folder,
     reading: Reading,
     problems: list[f.Finding],
     splits: list[str],
-) -> Iterator[Item]:
-    """Yield an item for each question of each row: what its columns are is declared or known by
+) -> Made:
+    """Return an item for each question of each row: what its columns are is declared or known by
     their names (`roles`), the question is the row's own, or made of templates or of the labels, and
     `splits` say what a row's split is called.
 
     What is wrong joins the `problems`, and reading goes on, so that one run says all.
     """
-    rows = _with_values(rows, reading.values, problems)
+    for column, meanings in reading.values.items():
+        rows = _with_values(rows, column, meanings, problems)
     if reading.absent:
-        _, chosen = _table(rows, files, reading, [])  # what is wrong is told below
+        _, chosen = _table(rows, reading, [])  # what is wrong is told below
         named = _media(rows, chosen, files, [])[0]
-        asking = (rows, splits, named, chosen, reading, problems)
         from cosmos_reason.data import absent_events
 
+        asking = (rows, splits, named, chosen, reading, problems)
         rows, splits, reading = absent_events.asked(*asking)
-        yield from _items_of(rows, files, reading, problems, splits)
+        made, columns, unused = _items_of(rows, files, reading, problems, splits)
         events = [one for one in chosen if one.role == "answer"]
-        files.columns = [*events, *(one for one in files.columns if one.role != "answer")]
-        return
+        return Made(made, [*events, *(one for one in columns if one.role != "answer")], unused)
     if not reading.asks:
-        yield from _items_of(rows, files, reading, problems, splits)
-        return
+        return _items_of(rows, files, reading, problems, splits)
+    made = []
     columns: dict[Column, None] = {}
-    unused: list[set[str]] = []
+    unused: dict[str, int] = {}  # column -> questions that have no use for it
     for answered, template in reading.asks:
         there = [place for place, row in enumerate(rows) if cell_text(row.values.get(answered))]
         if len(there) < len(rows) and there:
@@ -138,17 +149,17 @@ def items(
         found: list[f.Finding] = []
         here = [rows[place] for place in there]
         asked = _items_of(here, files, alone, found, [splits[place] for place in there], True)
-        yield from (one._replace(name=f"{one.name}-{answered}") for one in asked)
+        made += [one._replace(name=f"{one.name}-{answered}") for one in asked.items]
         # Every question meets the same clips: what is wrong with them is told once.
         problems += [
             one for one in found if one not in problems and one.id != "BUILD-COLUMN-UNUSED"
         ]
-        columns |= dict.fromkeys(files.columns)
-        unused.append(set(files.unused))
-    files.columns = list(columns)
-    left = set.intersection(*unused)
-    files.unused = [name for name in files.unused if name in left]
-    problems += _unused(rows, {name: [] for name in left}, files.unused)
+        columns |= dict.fromkeys(asked.columns)
+        for name in asked.unused:
+            unused[name] = unused.get(name, 0) + 1
+    left = [name for name, questions in unused.items() if questions == len(reading.asks)]
+    problems += _unused(rows, {name: [] for name in left}, left)
+    return Made(made, list(columns), left)
 
 
 def _unused(
@@ -211,7 +222,7 @@ def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
             fix = Fix(flags={"--column": f"split={name}"})
             return [f.error("BUILD-SPLIT-NAME", name, message, fix)]
         said = roles.words_of(name) - split_names.BESIDE - {"is", "in"}
-        are_truths = len(set(texts)) == 2 and set(map(alike, texts)) <= label_questions.TRUTH
+        are_truths = len(set(texts)) == 2 and set(map(alike, texts)) <= TRUTH
         if are_truths and len(said) == 1 and said <= split_names.NAMES.keys():
             word = said.pop()
             meant = f"{name}: YES={word}, NO={'train' if word in split_names.HELD_OUT else 'test'}"
@@ -225,51 +236,49 @@ def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
 
 
 def _table(
-    rows: list[Row], files: Folder, reading: Reading, problems: list[f.Finding]
+    rows: list[Row], reading: Reading, problems: list[f.Finding]
 ) -> tuple[roles.Cells, list[Column]]:
     """Return what stands in the columns of all rows, and the columns that have a role."""
     names = dict.fromkeys(name for row in rows for name in row.values)
     cells = {name: [row.values.get(name) for row in rows] for name in names}
-    folders = {row.folder for row in rows}
-    has_folders = FOLDER not in cells and len(folders) > 1
+    has_folders = FOLDER not in cells and len({row.folder for row in rows}) > 1
+    folders = [posixpath.basename(row.folder) for row in rows]
     if has_folders and FOLDER in {one.name for one in reading.saved or ()}:
-        cells[FOLDER] = [posixpath.basename(row.folder) for row in rows]
+        cells[FOLDER] = folders
     chosen = roles.resolve(cells, reading.columns, reading.saved, problems)
     if has_folders and all(one.role != "answer" for one in chosen):
-        cells[FOLDER] = [posixpath.basename(row.folder) for row in rows]
+        cells[FOLDER] = folders
         chosen.append(Column(FOLDER, "answer", source="folders named by the label"))
     return cells, roles.require(cells, chosen, problems)
 
 
 def _with_values(
-    rows: list[Row], values: dict[str, dict[str, str]], problems: list[f.Finding]
+    rows: list[Row], name: str, meanings: dict[str, str], problems: list[f.Finding]
 ) -> list[Row]:
-    """Return the rows with what declared values mean in the place of them. A value without a
-    meaning, and a column that there is not, join the `problems`."""
-    for name, meanings in values.items():
-        means: dict[str, str] = {}
-        for old, new in meanings.items():
-            if means.setdefault(alike(old), new) != new:
-                message = f"got {old!r} as {new!r} and, in other letters, as {means[alike(old)]!r}"
-                problems.append(f.error("BUILD-VALUE", name, message))
-        unknown: list[tuple[Row, str]] = []
-        changed = []
-        for row in rows:
-            text = cell_text(row.values.get(name))
-            new = means.get(alike(text))
-            if new is None and text:
-                message = f"got {text!r} in {name}, which no value of --values stands for"
-                unknown.append((row, message if not unknown else repr(text)))
-            there = row.values if new is None else {**row.values, name: new}
-            changed.append(row._replace(values=there))
-        if not any(name in row.values for row in rows):
-            names = dict.fromkeys(other for row in rows for other in row.values)
-            message = f"got no such column, expected one of {', '.join(names)}"
-            problems.append(f.error("BUILD-COLUMN", name, message))
-        if unknown:
-            problems.append(by_row("BUILD-VALUE", f.ERROR, unknown))
-        rows = changed
-    return rows
+    """Return the rows with what the declared values of a column mean in the place of them. A value
+    without a meaning, and a column that there is not, join the `problems`."""
+    means: dict[str, str] = {}
+    for old, new in meanings.items():
+        if means.setdefault(alike(old), new) != new:
+            message = f"got {old!r} as {new!r} and, in other letters, as {means[alike(old)]!r}"
+            problems.append(f.error("BUILD-VALUE", name, message))
+    unknown: list[tuple[Row, str]] = []
+    changed = []
+    for row in rows:
+        text = cell_text(row.values.get(name))
+        new = means.get(alike(text))
+        if new is None and text:
+            message = f"got {text!r} in {name}, which no value of --values stands for"
+            unknown.append((row, message if not unknown else repr(text)))
+        there = row.values if new is None else {**row.values, name: new}
+        changed.append(row._replace(values=there))
+    if not any(name in row.values for row in rows):
+        names = dict.fromkeys(other for row in rows for other in row.values)
+        message = f"got no such column, expected one of {', '.join(names)}"
+        problems.append(f.error("BUILD-COLUMN", name, message))
+    if unknown:
+        problems.append(by_row("BUILD-VALUE", f.ERROR, unknown))
+    return changed
 
 
 def _items_of(
@@ -279,30 +288,39 @@ def _items_of(
     problems: list[f.Finding],
     splits: list[str],
     is_asked: bool = False,
-) -> Iterator[Item]:
-    """Yield one item per row. `is_asked`: by a question of its own, whatever questions the rows
+) -> Made:
+    """Return one item per row. `is_asked`: by a question of its own, whatever questions the rows
     hold."""
-    cells, chosen = _table(rows, files, reading, problems)
+    cells, chosen = _table(rows, reading, problems)
     if is_asked:
         chosen = [one for one in chosen if one.role != "question"]
     if not any(splits):  # told as a column that is not used
         chosen = [one for one in chosen if one.role != "split"]
-    files.columns = chosen
-    in_question = set(PLACE.findall(reading.question))
-    files.unused = [name for name in roles.unused(cells, chosen) if name not in in_question]
-    if not any(splits) and reading.saved is None:
-        problems += _unnamed_split(cells, files.unused)
     columns = {one.role: one for one in reversed(chosen)}  # the first of each role
+    used = {one.name for one in chosen} | set(PLACE.findall(reading.question))
+    unused = [name for name in cells if name not in used and any(map(cell_text, cells[name]))]
+    if unused and not any(splits) and reading.saved is None:
+        problems += _unnamed_split(cells, unused)
     texts = {role: [""] * len(rows) for role in TEXT_ROLES}
     for role in TEXT_ROLES:
         if role in columns and columns[role].name in cells:
             texts[role] = [cell_text(value) for value in cells[columns[role].name]]
     refused: list[f.Finding] = []
-    options, answers = _chosen_options(rows, texts["answer"], chosen, refused)
-    problems += _without_values(rows, columns, texts, options)
-    problems += _damaged(rows, texts, options)
-    problems += _dates(rows, chosen, texts["answer"])
-    answers = _in_one_form(rows, answers, options, problems)
+    options: list[dict] = [{}] * len(rows)
+    answers = list(texts["answer"])
+    if "options" in columns:
+        options, answers = _chosen_options(rows, answers, chosen, refused)
+    problems += _damage(rows, chosen, columns, texts, options)
+    # Answers that choose an option stay as they are; others are trained in one form each.
+    free = [place for place, offered in enumerate(options) if not offered]
+    formed = in_one_form([answers[place] for place in free])
+    told = []
+    for place, form in zip(free, formed, strict=True):
+        if form != answers[place]:
+            told.append((rows[place], f"{answers[place]!r} is trained as {form!r}"))
+            answers[place] = form
+    if told:
+        problems.append(by_row("BUILD-ANSWER-FORM", f.INFO, told))
     shown = _media(rows, chosen, files, problems)
     are_timed = any(one.role in ("start", "end") and one.name for one in chosen)
     for number, media in enumerate(shown if are_timed else ()):
@@ -313,15 +331,15 @@ def _items_of(
     media = list(zip(*shown, strict=True))
     asking = (rows, texts["question"], answers, options, shown[0], reading, cells, chosen)
     asked = f.attempt(problems, _questions, *asking) or texts["question"]
-    unasked = [] if any(options) else roles.offered(cells, files.unused, answers)
-    times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
-    if files.unused and "start" not in columns:
+    times = [name for name in unused if roles.meaning(name) == roles.TIME]
+    if unused and "start" not in columns:
         from cosmos_reason.data import parts
 
-        times = times or parts.unnamed_times(shown[0], asked, files.unused, cells)
+        times = times or parts.unnamed_times(shown[0], asked, unused, cells)
         if times and columns["answer"].name:
             of_times = (shown[0], texts["answer"], asked, times, cells)
             problems += parts.contradictions(*of_times)
+    offered = roles.offered(cells, unused, answers) if unused and not any(options) else []
     stays = [True] * len(rows)
     if "annotator" in columns:
         from cosmos_reason.data import annotators
@@ -330,8 +348,10 @@ def _items_of(
             meant = choices.meant(one, answers[number]) if one else ()
             if len(meant) == 1:
                 answers[number] = meant[0]
-        offered = [tuple(one.items()) for one in options]
-        units = list(zip(media, asked, offered, strict=True))
+        units = [
+            (clip, question, tuple(one.items()))
+            for clip, question, one in zip(media, asked, options, strict=True)
+        ]
         by = (asked, texts["annotator"], answers, reading.adjudicate, problems)
         stays, answers = annotators.settled(rows, units, *by)
     elif reading.adjudicate:
@@ -346,7 +366,15 @@ def _items_of(
         problems.append(f.error("BUILD-COLUMN", turn.name, message))
         turn = None
     of_tags = [one.name for one in chosen if one.role == "tag"]
-    groups = _groups(rows, [one.name for one in chosen if one.role == "group"], problems)
+    groups: list[tuple[str, ...]] = [()] * len(rows)
+    of_groups = [one.name for one in chosen if one.role == "group" and one.name]
+    for name in of_groups:  # cells that differ in case or blanks are one group
+        for place, text in enumerate(in_one_form([cell_text(value) for value in cells[name]])):
+            groups[place] += (f"{name}={text}",) if text else ()
+    without = [row for row, of_row in zip(rows, groups, strict=True) if not of_row]
+    if of_groups and without:
+        message = f"got no {' or '.join(of_groups)}, so its clip is a group of its own"
+        problems.append(by_row("BUILD-GROUP-EMPTY", f.WARNING, [(row, message) for row in without]))
     made: list[tuple[Item, Row]] = []
     for number, row in enumerate(rows):
         if not stays[number]:
@@ -393,28 +421,12 @@ def _items_of(
             groups=groups[number],
         )
         made.append((item, row))
+    whole = [item for item, _ in made]
     if turn:
-        yield from joined_turns(made, turn.name, problems)
-    else:
-        yield from (item for item, _ in made)
-    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused, times, unasked)]
-
-
-def _groups(rows: list[Row], names: list[str], problems: list[f.Finding]) -> list[tuple[str, ...]]:
-    """Return the groups of each row: cells that differ in case or blanks are one. Rows without any
-    among others join the `problems`."""
-    groups: list[tuple[str, ...]] = [()] * len(rows)
-    for name in names:
-        texts = in_one_form([cell_text(row.values.get(name)) for row in rows])
-        groups = [
-            (*before, f"{name}={text}") if text else before
-            for before, text in zip(groups, texts, strict=True)
-        ]
-    without = [row for row, of_row in zip(rows, groups, strict=True) if not of_row]
-    if names and without:
-        message = f"got no {' or '.join(names)}, so its clip is a group of its own"
-        problems.append(by_row("BUILD-GROUP-EMPTY", f.WARNING, [(row, message) for row in without]))
-    return groups
+        whole = joined_turns(made, turn.name, problems)
+    problems += one_per_id(refused)
+    problems += _unused(rows, cells, unused, times, offered)
+    return Made(whole, chosen, unused)
 
 
 def _chosen_options(
@@ -425,8 +437,6 @@ def _chosen_options(
     columns = [one for one in chosen if one.role == "options" and one.name]
     options: list[dict] = [{}] * len(rows)
     lettered = list(answers)
-    if not columns:
-        return options, lettered
     names = [one.name for one in columns]
     for place, row in enumerate(rows):
         try:
@@ -446,21 +456,23 @@ def _chosen_options(
     return options, f.attempt(refused, choices.letters, *numbered) or lettered
 
 
-def _without_values(
-    rows: list[Row], columns: dict[str, Column], texts: dict[str, list[str]], options: list[dict]
+def _damage(
+    rows: list[Row],
+    chosen: list[Column],
+    columns: dict[str, Column],
+    texts: dict[str, list[str]],
+    options: list[dict],
 ) -> list[f.Finding]:
-    """Return errors for rows that have nothing in the column of the answer, or what programs write
-    for nothing there, in a question or in a reasoning, unless it is the text of an option; and for
-    a column of reasoning that nobody declared and that holds single words: sets call the kind of
-    reasoning that a question takes by the name of the reasoning itself."""
+    """Return what programs did to the texts on their way into the table, and what is missing."""
     found = []
+    # Sets call the kind of reasoning that a question takes by the name of the reasoning itself.
     thought = columns.get("reasoning")
-    words = [text for text in texts["reasoning"] if text]
+    words = list(dict.fromkeys(text for text in texts["reasoning"] if text))
     are_words = all(len(text) <= LONGEST_KIND and len(text.split()) == 1 for text in words)
     if words and are_words and thought.source == roles.BY_NAME:
         name = thought.name
         message = (
-            f"got single words in {name} ({', '.join(map(repr, list(dict.fromkeys(words))[:3]))}), "
+            f"got single words in {name} ({', '.join(map(repr, words[:3]))}), "
             f"expected one of --column {shlex.quote(f'reasoning={name}')} (they are trained as "
             f"reasoning), --column {shlex.quote(f'tag={name}')} (scores are counted by them), "
             f"--column {shlex.quote(f'ignore={name}')}"
@@ -486,36 +498,25 @@ def _without_values(
                 "the row"
             )
             found.append(by_row("BUILD-TEXT-VOID", f.ERROR, [(first, message), *others]))
-    return found
-
-
-def _damaged(rows: list[Row], texts: dict[str, list[str]], options: list[dict]) -> list[f.Finding]:
-    """Return findings about texts that programs damaged on the way into the table."""
-    told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
-    known: dict[str, tuple[str, str] | None] = {}
+    harmed: dict[str, list[tuple[Row, str]]] = defaultdict(list)
+    known: dict[str, tuple[str, str] | None] = {}  # texts repeat
     for place, row in enumerate(rows):
         here = [texts[role][place] for role in ("question", "answer", "reasoning")]
         for text in [*here, *map(str, options[place].values())]:
             if text not in known:
-                known[text] = damage.of_text(text)
+                known[text] = damaged(text)
             if known[text]:
                 id, message = known[text]
-                told[id].append((row, message))
+                harmed[id].append((row, message))
                 break
-    found = []
-    for id, of_id in told.items():
+    for id, of_id in harmed.items():
         severity, _, way_out = CHECKS[id]
         of_id[0] = of_id[0][0], f"{of_id[0][1]}: {way_out}"
         found.append(by_row(id, severity, of_id))
-    return found
-
-
-def _dates(rows: list[Row], chosen: list[Column], answers: list[str]) -> list[f.Finding]:
-    """Return what is said of answers and options that a spreadsheet may have made dates of (1-2
-    becomes the second of January): an error where a cell is a date, and where the answers beside
-    it are such pairs of numbers; a warning for texts that look like one."""
-    told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
-    are_pairs = any(map(PAIR.fullmatch, answers))
+    # A spreadsheet makes the second of January of 1-2: an error where a cell is a date, and where
+    # the answers beside it are such pairs of numbers; a warning for texts that look like one.
+    dates: dict[str, list[tuple[Row, str]]] = defaultdict(list)
+    are_pairs = any(map(PAIR.fullmatch, texts["answer"]))
     for one in chosen:
         if one.role not in ("answer", "options"):
             continue
@@ -524,15 +525,12 @@ def _dates(rows: list[Row], chosen: list[Column], answers: list[str]) -> list[f.
             text = cell_text(value)
             is_serial = are_pairs and text.isdecimal() and int(text) in SERIALS
             if isinstance(value, DateCell | datetime.date):
-                kind = f.ERROR, f"got the date {text} in {one.name}"
+                dates[f.ERROR].append((row, f"got the date {text} in {one.name}"))
             elif is_serial or (one.role == "answer" and DATE.fullmatch(text)):
                 severity = f.ERROR if are_pairs else f.WARNING
-                kind = severity, f"got {text!r} in {one.name}, as spreadsheets write dates"
-            else:
-                continue
-            told[kind[0]].append((row, kind[1]))
-    found = []
-    for severity, of_kind in told.items():
+                told = f"got {text!r} in {one.name}, as spreadsheets write dates"
+                dates[severity].append((row, told))
+    for severity, of_kind in dates.items():
         (row, message), *others = of_kind
         message += (
             "; spreadsheets make dates of what is typed as 1-2 or 3/4: write it as a text (in a "
@@ -541,24 +539,6 @@ def _dates(rows: list[Row], chosen: list[Column], answers: list[str]) -> list[f.
         )
         found.append(by_row("BUILD-ANSWER-DATE", severity, [(row, message), *others]))
     return found
-
-
-def _in_one_form(
-    rows: list[Row], answers: list[str], options: list[dict], problems: list[f.Finding]
-) -> list[str]:
-    """Return the answers in one form each, but for those that choose an option; what is written
-    anew joins the `problems`."""
-    free = [place for place, offered in enumerate(options) if not offered]
-    formed = in_one_form([answers[place] for place in free])
-    written = list(answers)
-    told = []
-    for place, form in zip(free, formed, strict=True):
-        if form != answers[place]:
-            written[place] = form
-            told.append((rows[place], f"{answers[place]!r} is trained as {form!r}"))
-    if told:
-        problems.append(by_row("BUILD-ANSWER-FORM", f.INFO, told))
-    return written
 
 
 def _media(
@@ -610,8 +590,8 @@ def _media(
             is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
             media.append(("image" if is_image else kind, medium))
         shown.append(media)
-    made = source_files.transcoded(files, known.values(), problems)
-    if made:
+    if files.transcode:
+        made = source_files.transcoded(files, known.values(), problems)
         shown = [[(kind, made.get(one, one)) for kind, one in media] for media in shown]
     problems += one_per_id(refused)
     return shown or [[("video", None)] * len(rows)]
@@ -636,14 +616,15 @@ def _questions(
     label = next(one.name for one in chosen if one.role == "answer")
     if not label:  # told already
         return stated
-    likely = roles.asking(cells, chosen)
-    if likely and not reading.question and len(unasked) == len(stated):
-        message = f"got no question, and {likely}, whose texts all ask something"
-        fix = Fix(flags={"--column": f"question={likely}"})
-        raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
+    if not reading.question and len(unasked) == len(stated):
+        likely = roles.asking(cells, chosen)
+        if likely:
+            message = f"got no question, and {likely}, whose texts all ask something"
+            fix = Fix(flags={"--column": f"question={likely}"})
+            raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     labels = [answers[number] for number in unasked]
     words = {alike(text): text for text in labels}
-    if len(words) > 2 and words.keys() <= label_questions.TRUTH:  # y beside yes, 1 beside TRUE
+    if len(words) > 2 and words.keys() <= TRUTH:  # y beside yes, 1 beside TRUE
         message = (
             f"got {', '.join(words.values())} as answers to one question, expected one word for "
             f"each of both: --values {shlex.quote(f'{label}: OLD=NEW, ...')} says what they mean"
@@ -666,10 +647,10 @@ def _questions(
         raise f.bad_input("BUILD-QUESTION", "--question", message)
     kind, _ = media[unasked[0]]
     is_choice = any(options[number] for number in unasked)
-    plain = label_questions.ask(reading.question, names, labels, kind, is_choice)
+    plain = ask(reading.question, names, labels, kind, is_choice)
     form = ""
     if len(names) == 1:
-        form = label_questions.worded(plain, names, labels)[len(plain) :]
+        form = worded(plain, names, labels)[len(plain) :]
     places = PLACE.findall(plain)
     for name in places:
         if name not in cells:

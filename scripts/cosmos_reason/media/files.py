@@ -14,7 +14,6 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
-from cosmos_reason.base import site
 from cosmos_reason.base.findings import Failure, bad_input
 from cosmos_reason.base.texts import NUMBER, by_number
 
@@ -120,7 +119,11 @@ def resolve(media_path: str | Path, name: str) -> Path:
             name,
             "got a name that leaves the media path, expected one below it",
         )
-    return Path(media_path) / (site.here(name) if os.path.isabs(name) else name)
+    if os.path.isabs(name):
+        from cosmos_reason.base import site  # most names are relative, and ask no site
+
+        name = site.here(name)
+    return Path(media_path) / name
 
 
 def pictures_in(folder: Path, fps: float) -> Pictures:
