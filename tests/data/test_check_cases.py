@@ -104,6 +104,7 @@ def test_texts_alone_leak_too(tmp_path):
         findings["DATA-LEAK-QUESTION"]["data"]["record_ids"] == ["b"]
         and "DATA-LEAK-CLIP" not in findings
     )
+    assert "neither shows a clip" in findings["DATA-LEAK-QUESTION"]["message"]
 
 
 def test_one_id_for_many_records_costs_no_time(tmp_path):

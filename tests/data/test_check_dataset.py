@@ -247,6 +247,9 @@ def test_leakage_is_found_by_content(data, tmp_path):
     asked, shown = (findings[f"DATA-LEAK-{what}"]["message"] for what in ("QUESTION", "CLIP"))
     assert "'e0' (clips/0.mp4)" in asked and "'r2' (clips/2.mp4)" in asked
     assert "'e1' (clips/1.mp4)" in shown and "'r3' (clips/3.mp4)" in shown
+    assert "byte-identical" in asked and "byte-identical" in shown
+    itself = check(data / "train", "--eval", data / "train", expect=1)[1]["DATA-LEAK-QUESTION"]
+    assert "both are one file" in itself["message"]
 
 
 def test_what_only_evaluation_needs_is_an_error_only_there(data, tmp_path):

@@ -67,6 +67,7 @@ def test_a_check_tells_small_other_worded_and_same_camera_data(tmp_path):
     assert "2 held-out questions" in small["message"]
     assert findings["DATA-EVAL-WORDING"]["data"]["record_ids"] == ["eval0", "eval1"]
     assert "cam0_*" in findings["DATA-LEAK-PREFIX"]["message"]
+    assert "in training" in findings["DATA-LEAK-PREFIX"]["message"]
     other = recorded(tmp_path / "other" / "eval", ["cam2"] * 2)
     assert set(check(train, "--eval", other)[1]) == {"DATA-EVAL-SMALL"}
 

@@ -174,6 +174,7 @@ def test_overlapping_times_of_a_recording_are_shared_and_near_ones_are_told(tmp_
     assert near["severity"] == "warning" and near["data"]["record_ids"] == ids[1:3]
     leaks = check(train, "--eval", evaluated, expect=1)[1]
     assert leaks["DATA-LEAK-QUESTION"]["data"]["record_ids"] == ids[:1]
+    assert "differ in their bytes" in leaks["DATA-LEAK-QUESTION"]["message"]
     assert leaks["DATA-LEAK-NEAR"]["data"]["record_ids"] == ids[1:3]
     os.replace(tmp_path / "a", tmp_path / "moved")  # what a clip was cut of goes with it
     whole = tmp_path / "whole"

@@ -91,14 +91,16 @@ def check(train: Survey, evaluation: Survey) -> None:
     by_prefix = []
     for side in (train, evaluation):
         names = [posixpath.basename(medium.path) for medium in side.clips]
-        by_prefix.append({match[1] for name in names if (match := PREFIX.match(name))})
-    both = sorted(by_prefix[0] & by_prefix[1])
-    groups = by_prefix[0] | by_prefix[1]
+        found = ((match[1], name) for name in names if (match := PREFIX.match(name)))
+        by_prefix.append(dict(found))
+    both = sorted(by_prefix[0].keys() & by_prefix[1].keys())
+    groups = by_prefix[0].keys() | by_prefix[1].keys()
     clips = len(train.clips) + len(evaluation.clips)
     if both and len(groups) > 1 and 2 * len(groups) <= clips:
         shown = ", ".join(f"{prefix}_*" for prefix in both[:MOST_SHOWN])
         message = (
-            f"got clips called {shown} in both; when a prefix is a camera or a recording, "
+            f"got clips called {shown} in both ({by_prefix[0][both[0]]} in training, "
+            f"{by_prefix[1][both[0]]} held out); when a prefix is a camera or a recording, "
             "the held-out clips are not unseen"
         )
         evaluation.tally.add("DATA-LEAK-PREFIX", 0, "-", message)

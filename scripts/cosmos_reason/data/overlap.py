@@ -3,6 +3,7 @@ recording that overlap or lie near each other."""
 
 from __future__ import annotations
 
+import filecmp
 import math
 import os
 import stat
@@ -28,8 +29,8 @@ NO_MEDIA = -1  # stands for the clip of a record that shows none
 QUESTION, CLIP, NEARBY = "DATA-LEAK-QUESTION", "DATA-LEAK-CLIP", "DATA-LEAK-NEAR"
 ALIKE = "DATA-LEAK-ALIKE"
 MESSAGES = {
-    QUESTION: "{here} asks the question of training record {there}, expected unseen clips",
-    CLIP: "{here} shows what training record {there} shows, expected unseen clips",
+    QUESTION: "{here} asks the question of training record {there}: {how}, expected unseen clips",
+    CLIP: "{here} shows what training record {there} shows: {how}, expected unseen clips",
     NEARBY: f"{{here}} is less than {NEAR:g} s from training record {{there}} in one recording",
 }
 
@@ -40,31 +41,57 @@ Place = tuple[int, int]  # (row of a record, number of the clip that it shows)
 
 def check(train: Survey, held_out: Survey) -> None:
     """Report the held-out records that training shows, as problems of theirs."""
-    names, held_out_names = (
-        {number: medium.path for medium, number in side.clips.items()} for side in (train, held_out)
-    )
-    for name, leaks in compare(train, held_out).items():
-        for (row, number), (trained, other) in leaks.items():
-            here = f"{held_out.ids[row]!r} ({held_out_names.get(number, 'no clip')})"
-            there = f"{train.ids[trained]!r} ({names.get(other, 'no clip')})"
-            message = MESSAGES[name].format(here=here, there=there)
+    sides = _Clips(train), _Clips(held_out)
+    for name, leaks in compare(*sides).items():
+        message = _told(name, next(iter(leaks.items())), *sides) if leaks else ""
+        for row, _ in leaks:  # the tally keeps the words of the first
             held_out.tally.add(name, held_out.indices[row], held_out.ids[row], message)
     told = set(held_out.tally.ids.get(QUESTION, ())) | set(held_out.tally.ids.get(CLIP, ()))
     copies = looks.alike(train.reports, held_out.reports)
+    names, held_out_names = (
+        {number: medium.path for medium, number in side.clips.items()} for side in (train, held_out)
+    )
     for row, used in enumerate(held_out.used()):
-        copied = [names[copies[number]] for number in used if number in copies]
+        copied = [number for number in used if number in copies]
         if copied and held_out.ids[row] not in told:
-            message = f"got a clip or picture that looks like {copied[0]} of the training data"
+            here, there = held_out_names[copied[0]], names[copies[copied[0]]]
+            message = (
+                f"{held_out.ids[row]!r} ({here}) looks like {there} of the training data, and "
+                "differs from it in its bytes"
+            )
             held_out.tally.add(ALIKE, held_out.indices[row], held_out.ids[row], message)
 
 
-def compare(train: Survey, held_out: Survey) -> dict[str, dict[Place, Place]]:
+def _told(check: str, leak: tuple[Place, Place], train: _Clips, held_out: _Clips) -> str:
+    """Return what is said of a held-out record and the training record that shows the same."""
+    words = {}
+    for side, word, (row, number) in zip((held_out, train), ("here", "there"), leak, strict=True):
+        path = next((one.path for one, at in side.dataset.clips.items() if at == number), "no clip")
+        words[word] = f"{side.dataset.ids[row]!r} ({path})"
+    (_, here), (_, there) = leak
+    files, others = held_out.files.get(here, ()), train.files.get(there, ())
+    pairs = list(zip(files, others, strict=True)) if len(files) == len(others) else []
+    how = "both are one name in an archive or in S3"
+    if here == NO_MEDIA:
+        how = "neither shows a clip"
+    elif pairs and all(os.path.samefile(*pair) for pair in pairs):
+        how = "both are one file"
+    elif pairs and all(filecmp.cmp(*pair, shallow=False) for pair in pairs):
+        how = "the clips are byte-identical"
+    elif here in held_out.cut or there in train.cut:
+        how = "the clips differ in their bytes and show overlapping times of one recording"
+    elif pairs:
+        how = "the clips have one size and are equal at their beginning, middle and end"
+    return MESSAGES[check].format(**words, how=how)
+
+
+def compare(of_train: _Clips, of_held_out: _Clips) -> dict[str, dict[Place, Place]]:
     """Return {check: {place in `held_out`: the first place in `train` that is the same}}, with a
     record once.
 
     A file is known by its place on the disk, and by its content where both datasets have files of
     that size: no other file is read. Raises Failure for a CUTS file that cannot be read."""
-    of_train, of_held_out = _Clips(train), _Clips(held_out)
+    train, held_out = of_train.dataset, of_held_out.dataset
     sizes = of_train.sizes & of_held_out.sizes
     trained, asked = of_train.shown(sizes), of_held_out.shown(sizes)
     for side in (trained, asked):
@@ -102,12 +129,13 @@ def compare(train: Survey, held_out: Survey) -> dict[str, dict[Place, Place]]:
 
 
 class Compared(NamedTuple):
-    """How many held-out records there are, the ids of those of each check, and an archive whose
-    clips were compared by their names alone ("" without one)."""
+    """How many held-out records there are, the ids of those of each check, an archive whose clips
+    were compared by their names alone ("" without one), and the words about the first of each."""
 
     records: int
     ids: dict[str, list[str]]
     unread: str
+    first: dict[str, str]
 
 
 Root = tuple[str, str]  # an annotation file, and where its media are ("": beside it)
@@ -134,7 +162,7 @@ def _version(file: str) -> tuple:
 
 @lru_cache(maxsize=16)
 def _compared_files(train: Root, held_out: Root, _versions: tuple) -> Compared | None:
-    """Kept, as a spec is checked several times while it is mended."""
+    """Return what `_compared` does. Kept, as a spec is checked several times while it is mended."""
     return _compared(train, held_out, {})
 
 
@@ -153,12 +181,15 @@ def _compared(
         except f.Failure:  # told by the checks of each dataset
             return None
         surveys.append(dataset)
-    ids = {}
-    for check, leaks in compare(*surveys).items():
+    ids, first = {}, {}
+    sides = tuple(map(_Clips, surveys))
+    for check, leaks in compare(*sides).items():
         ids[check] = [surveys[1].ids[row] for row, _ in leaks]
+        if leaks:
+            first[check] = _told(check, next(iter(leaks.items())), *sides)
     packed = {str(one.media_path) for one in surveys if archives.is_archive(one.media_path)}
     is_one = surveys[0].media_path == surveys[1].media_path
-    return Compared(len(surveys[1].ids), ids, "" if is_one else min(packed, default=""))
+    return Compared(len(surveys[1].ids), ids, "" if is_one else min(packed, default=""), first)
 
 
 def _shown(

@@ -114,10 +114,11 @@ def write(
             found = overlap.of_files(*pair, {})
             ids = [*found.ids[overlap.QUESTION], *found.ids[overlap.CLIP]] if found else []
             if ids:
+                first_told = found.first.get(overlap.QUESTION) or found.first[overlap.CLIP]
                 message = (
                     f"got {len(ids)} of {counts[name]} records of {name} that show clips of the "
-                    "training data: build of the training split alone (--hf-split, or its "
-                    "folder), and hold out a share of it"
+                    f"training data ({first_told}): build of the training split alone "
+                    "(--hf-split, or its folder), and hold out a share of it"
                 )
                 data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
                 shared = f.error("BUILD-SPLIT-SHARED", name, message, **data)
@@ -225,6 +226,7 @@ def _write_split(
                     continue
                 finally:
                     brought()
+                # A list of pictures is linked anew in each fold: it is no one file.
                 if str(found.name).startswith("media/"):
                     here[medium] = folder / found.name
                 if isinstance(medium, Held) and medium.span:
