@@ -75,7 +75,8 @@ def stream(
             message = f"got {shown(record, 60)}, expected an object"
             tally.add("DATA-RECORD-TYPE", index, number, message)
             continue
-        row = "" if make is id_and_media else row_of_table(record)
+        is_talk = isinstance(record.get("conversations"), list)
+        row = "" if is_talk or make is id_and_media else row_of_table(record)
         if row:
             message = f"got {row}, expected a conversation: questions and answers are built of it"
             tally.add("DATA-NOT-BUILT", index, number, message)

@@ -23,9 +23,10 @@ MEDIA_KEYS = (("video", "video"), ("videos", "video"), ("image", "image"), ("ima
 KINDS = ("video", "image")
 MOST_FPS = 1e6
 LONGEST_PATH = 4096
+READ_ONCE = 1 << 14  # texts and names of files that are kept as they were read
 LOCAL = "file://"
-URLS = ("http://", "https://", "data:")
 FIRST_TAGS = ("<video>\n", "<image>\n")
+URLS = ("http://", "https://", "data:")
 TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 TAG = re.compile(r"\n?</?(image|video)>\n?")
@@ -100,96 +101,77 @@ def _turns(record: dict, found: list) -> tuple[tuple[Turn, ...], list[str]]:
     """Return the turns without tags, and the kinds of the tags in the user's texts."""
     conversation = record.get("conversations", record.get("messages"))
     if not isinstance(conversation, list) or not conversation:
-        found.append(
-            (
-                "DATA-TURNS-MISSING",
-                f'got {shown(conversation, 60)} as "conversations", expected a list of turns',
-            )
-        )
+        message = f'got {shown(conversation, 60)} as "conversations", expected a list of turns'
+        found.append(("DATA-TURNS-MISSING", message))
         return (), []
     turns, tags = [], []
     for turn in conversation:
-        role, text = _role_and_text(turn, found)
-        if role is None:
+        speaker = text = None
+        if isinstance(turn, dict) and "from" in turn:
+            speaker, text = turn["from"], turn.get("value")
+        elif isinstance(turn, dict):
+            speaker, text = turn.get("role"), turn.get("content")
+        if not isinstance(speaker, str) or not isinstance(text, str):
+            message = f"got {shown(turn, 60)}, expected an object with a role and a text"
+            found.append(("DATA-TURN-TYPE", message))
             return (), []
-        if "<" in text:
-            text = _plain(role, text, tags, found)
-        turns.append(Turn(role, text))
+        role = ROLES.get(speaker)
+        if role is None:
+            message = f"got role {speaker!r}.{f.did_you_mean(speaker, ROLES)}"
+            found.append(("DATA-TURN-ROLE", message))
+            return (), []
+        plain, kinds, problems = _read_text(role, text)
+        turns.append(Turn(role, plain))
+        tags += kinds
+        found += problems
     return tuple(turns), tags
 
 
-def _plain(role: str, text: str, tags: list[str], found: list) -> str:
-    """Return a text that has a "<": the user's without its tags, whose kinds join `tags`; any other
-    as it is."""
-    if role == "user" and text.startswith(FIRST_TAGS) and text.count("<") == 1:
-        tags.append(text[1:6])
-        return text[len(FIRST_TAGS[0]) :]
-    _check_control(text, found)
-    kinds = TAG_KIND.findall(text)
-    if role != "user":
-        if kinds:
-            found.append(
-                ("DATA-TAG-ANSWER", f"got <{kinds[0]}> in a text of the {role}, expected words")
-            )
-        return text
-    _check_marks(text, found)
-    tags += kinds
-    return TAG.sub("", text)
-
-
-def _check_marks(text: str, found: list) -> None:
-    mark = REGION_MARK.search(text)
-    if mark:
-        message = f"got {mark.group()}, which stands for a region that the model is not shown"
-        found.append(("DATA-REGION-MARK", message))
-
-
-def _check_control(text: str, found: list) -> None:
-    if "<|" not in text:
-        return
-    control = CONTROL_TOKEN.search(text)
-    if control:
-        message = f"got {control.group()} in a text, expected plain words"
-        found.append(("DATA-SPECIAL-TOKEN", message))
-
-
-def _role_and_text(turn: object, found: list) -> tuple[str | None, str]:
-    speaker = None
-    text = None
-    if isinstance(turn, dict) and "from" in turn:
-        speaker = turn["from"]
-        text = turn.get("value")
-    elif isinstance(turn, dict):
-        speaker = turn.get("role")
-        text = turn.get("content")
-    if not isinstance(speaker, str) or not isinstance(text, str):
-        message = f"got {shown(turn, 60)}, expected an object with a role and a text"
-        found.append(("DATA-TURN-TYPE", message))
-        return None, ""
-    role = ROLES.get(speaker)
-    if role is None:
-        found.append(("DATA-TURN-ROLE", f"got role {speaker!r}.{f.did_you_mean(speaker, ROLES)}"))
+@functools.lru_cache(maxsize=READ_ONCE)
+def _read_text(role: str, text: str) -> tuple[str, list[str], list[tuple[str, str]]]:
+    """Return (the text of a turn without tags, if it is the user's, the kinds of these, what is
+    wrong with it). Kept, as a dataset says the same again and again."""
+    kinds: list[str] = []
+    found: list[tuple[str, str]] = []
     if not text.isascii() and LONE_SURROGATE.search(text):
         message = "got half of a surrogate pair in a text, expected whole characters"
         found.append(("DATA-TEXT-SURROGATE", message))
         text = LONE_SURROGATE.sub("�", text)
     elif harmed := damaged(text):
         found.append(harmed)
-    return role, text
+    if "<" not in text:
+        return text, kinds, found
+    if role == "user" and text.startswith(FIRST_TAGS) and text.count("<") == 1:
+        return text[len(FIRST_TAGS[0]) :], [text[1:6]], found  # as most files are written
+    _check_control(text, found)
+    kinds = TAG_KIND.findall(text)
+    if role != "user":
+        if kinds:
+            message = f"got <{kinds[0]}> in a text of the {role}, expected words"
+            found.append(("DATA-TAG-ANSWER", message))
+        return text, [], found
+    if mark := REGION_MARK.search(text):
+        message = f"got {mark.group()}, which stands for a region that the model is not shown"
+        found.append(("DATA-REGION-MARK", message))
+    return TAG.sub("", text), kinds, found
+
+
+def _check_control(text: str, found: list) -> None:
+    control = CONTROL_TOKEN.search(text) if "<|" in text else None
+    if control:
+        message = f"got {control.group()} in a text, expected plain words"
+        found.append(("DATA-SPECIAL-TOKEN", message))
 
 
 def _check_order(turns: tuple[Turn, ...], found: list) -> None:
     spoken = turns[1:] if turns[0].role == "system" else turns
     roles = [turn.role for turn in spoken]
-    if roles != ["user", "assistant"]:
-        _check_roles(roles, found)
     for role, text in spoken:
         if not text or text.isspace():
             check = "DATA-ANSWER-EMPTY" if role == "assistant" else "DATA-QUESTION-EMPTY"
             found.append((check, f"got an empty {role} turn, expected text"))
-
-
-def _check_roles(roles: list[str], found: list) -> None:
+    if roles == ["user", "assistant"]:
+        return
     expected = ["user", "assistant"] * (len(roles) // 2 + 1)
     if roles != expected[: len(roles)] or not roles:
         listed = ", ".join(roles) or "none"
@@ -227,13 +209,21 @@ def _medium(kind: str, written: object, record: dict, found: list) -> Media | No
     if kind == "video" and isinstance(written, dict):
         record = written
         written = record.get("video")
-    if _is_path(written):
-        medium = Media(kind, written.removeprefix(LOCAL))
-        return medium._replace(fps=_rate(record, found)) if medium.may_be_folder else medium
+    if isinstance(written, str):
+        medium, may_be_folder = _file(kind, written)
+        return medium._replace(fps=_rate(record, found)) if may_be_folder else medium
     if kind == "video" and are_pictures(written) and all(map(_is_path, written)):
         names = tuple(name.removeprefix(LOCAL) for name in written)
         return Media(kind, names[0], names, _rate(record, found))
     return None
+
+
+@functools.lru_cache(maxsize=READ_ONCE)
+def _file(kind: str, written: str) -> tuple[Media | None, bool]:
+    """Return (the medium of a name, None where it cannot be one; whether it may be a folder). Kept,
+    as records share clips."""
+    medium = Media(kind, written.removeprefix(LOCAL)) if _is_path(written) else None
+    return medium, medium is not None and medium.may_be_folder
 
 
 def _rate(record: dict, found: list) -> float | None:

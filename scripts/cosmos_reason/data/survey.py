@@ -97,7 +97,7 @@ class Survey:
         before = len(self.text_keys)
         for (_, text), (role, _) in pairwise(sample.turns):
             if role == "assistant":
-                key = hash((key, text))
+                key = hash((key, text))  # a question is one with all that was said before it
                 self.text_keys.append(key)
         self.asked.append(len(self.text_keys) - before)
 
@@ -228,7 +228,9 @@ def _check_duplicate_questions(dataset: Survey) -> None:
     import numpy as np
 
     rows = np.repeat(np.arange(len(dataset.ids)), dataset.asked)
-    media = np.zeros(len(dataset.ids), np.uint64)  # one number per set of media
+    # One number per set of media, whatever their order: the products of the clips' numbers with a
+    # large odd one are spread over all bits, and added up.
+    media = np.zeros(len(dataset.ids), np.uint64)
     mixed = (np.array(dataset.clip_numbers, np.uint64) + np.uint64(1)) * np.uint64(
         0x9E3779B97F4A7C15
     )
