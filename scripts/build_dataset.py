@@ -36,7 +36,7 @@ from cosmos_reason.data import (
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data import writer as dataset_writer
-from cosmos_reason.data.items import Item, Reading
+from cosmos_reason.data.items import Item, Reading, Records
 
 MOST_FOLDS = 100
 MOST_ABSENT = 100  # moments without an event for each with it
@@ -330,7 +330,7 @@ def split_by(args, columns: list[roles.Column], items: list[Item]) -> str:
     return "group" if "group" in declared else args.split_by
 
 
-def read_source(args) -> tuple[dataset_sources.Source, dataset_sources.Records]:
+def read_source(args) -> tuple[dataset_sources.Source, Records]:
     """Return the source and what it became.
 
     Raises Failure with all that is wrong, in the command and in the source.

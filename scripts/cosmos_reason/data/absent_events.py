@@ -134,8 +134,8 @@ def _moments(
     wanted: int,
     seed: int,
 ) -> list[tuple[Path, Fraction, Fraction]]:
-    """Moments that overlap neither the event nor each other, at most `wanted`, with the seconds of
-    `apart` on either side."""
+    """Return moments that overlap neither the event nor each other, at most `wanted`, with the
+    seconds of `apart` on either side."""
     draw = random.Random(f"{seed} {key}")
     taken: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for clip, begin, stop in of_event:

@@ -117,7 +117,7 @@ EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
 
 def check_size(dataset: Survey) -> None:
-    """Training data with fewer questions than any of the recommendations."""
+    """Report training data with fewer questions than any of the recommendations."""
     questions = sum(dataset.asked)
     if questions >= max(SIZES):
         return

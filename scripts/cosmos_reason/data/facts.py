@@ -68,7 +68,7 @@ def _majority_accuracy(dataset: Survey) -> float | None:
 
 
 def _media_facts(dataset: Survey) -> dict:
-    """Sizes of all media; lengths and rates of the clips among them."""
+    """Return sizes of all media, lengths and rates of the clips among them."""
     opened = [report.facts for report in dataset.reports.values() if report.facts]
     clips = [facts for facts in opened if facts.kind == "video"]
     return {
@@ -81,7 +81,7 @@ def _media_facts(dataset: Survey) -> dict:
 
 
 def spread(values: Iterable[float], names=("min", "p50", "max")) -> dict[str, float | None]:
-    """Places of the ranked values by name, None where there are none."""
+    """Return places of the ranked values by name, None where there are none."""
     ranked = sorted(values)
     if not ranked:
         return dict.fromkeys(names)

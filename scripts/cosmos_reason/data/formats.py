@@ -110,7 +110,7 @@ def _is_asked(record: dict) -> bool:
 
 
 def second_name(record: dict) -> str:
-    """Another key of a clip's name beside `video_id`, which may be a number of the set's own
+    """Return another key of a clip's name beside `video_id`, which may be a number of the set's own
     (Video-MME); "" without one."""
     named = record.get("video_id")
     if named is None or names_medium(str(named)):
@@ -306,7 +306,7 @@ def _conversation_record(record: dict, folder: Path) -> dict:
 
 
 def _parts_record(record: dict, turns: list) -> dict:
-    """Content parts as text with tags, and their media as lists."""
+    """Return content parts as text with tags, and their media as lists."""
     media: dict[str, list] = {"video": [], "image": []}
     flat = []
     for turn in turns:

@@ -58,6 +58,16 @@ class Item(NamedTuple):
         return found
 
 
+class Records(NamedTuple):
+    """What a source became: its items, the columns of its tables that have a role and the names of
+    those that have none, and what is to be said of them."""
+
+    items: list[Item]
+    columns: list[Column]
+    unused: list[str]
+    findings: list[f.Finding]
+
+
 class Row(NamedTuple):
     """A row of a table in `folder`, and where people find it: its number as a spreadsheet shows it,
     of JSON and parquet counted from 0."""
@@ -94,11 +104,6 @@ class Reading:
     raw: str = ""
     transcode: str = ""  # the folder for clips that trainers do not read alike, written anew
     convert: str = ""  # a Python file whose function makes rows of the source's (converted)
-
-    def declared(self, role: str) -> str:
-        """Return the name of the column that is declared for a role; "" without one."""
-        named = (*self.columns, *(self.saved or ()))
-        return next((one.name for one in named if one.role == role), "")
 
 
 def refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
@@ -145,11 +150,6 @@ def name_of(medium: Medium, files: Folder, otherwise: str) -> str:
     if isinstance(medium, Held) and medium.key in files.held:
         return otherwise
     return medium.stem
-
-
-def exchange(question: str, answer: str) -> tuple[Turn, ...]:
-    """Return a question and its answer, as the turns of an item."""
-    return Turn("user", question), Turn("assistant", answer)
 
 
 def joined_turns(
@@ -224,20 +224,16 @@ def ask(
 def worded(question: str, names: list[str], answers: list[str]) -> str:
     """Return the question with the form of its answers, unless it tells that itself or they are
     captions."""
-    if _says_form(question, answers) or _are_captions(names, answers) or not form(answers):
-        return question
-    return f"{question}\n{form(answers)}"
-
-
-def _says_form(question: str, answers: list[str]) -> bool:
-    """Return whether a question names all its answers behind a word such as "answer"."""
+    added = "" if _are_captions(names, answers) else form(answers)
+    # A question that names all its answers behind a word such as "answer" tells their form itself.
     instruction = re.search(r"\b(?:answer|reply|respond)\b(.*)", question.lower(), re.S)
-    if not instruction:
-        return False
     classes = {answer.lower() for answer in answers}
     if classes <= YES_NO:
         classes = YES_NO
-    return all(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", instruction[1]) for one in classes)
+    says_it = instruction and all(
+        re.search(rf"(?<!\w){re.escape(one)}(?!\w)", instruction[1]) for one in classes
+    )
+    return f"{question}\n{added}" if added and not says_it else question
 
 
 def form(answers: list[str]) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import read_json
 from cosmos_reason.data import split_names
-from cosmos_reason.data.items import Item, Reading, ask, exchange, one_per_id, worded
+from cosmos_reason.data.items import Item, Reading, ask, one_per_id, worded
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.data.roles import cell_text
-from cosmos_reason.data.samples import in_one_form, is_void, names_medium
+from cosmos_reason.data.samples import Turn, in_one_form, is_void, names_medium
 
 
 def folders(source: Path) -> list[Path]:
@@ -45,7 +45,9 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
     for (folder, name), answer in answers.items():
         media = (("video", videos[folder, name][0]),)
         split = "" if folder == source else split_names.exact(folder.name)
-        yield Item(name, media, exchange(question or "", answer), split=split)
+        yield Item(
+            name, media, (Turn("user", question or ""), Turn("assistant", answer)), split=split
+        )
 
 
 def _labelled(source: Path) -> tuple[dict, dict]:

@@ -34,6 +34,7 @@ from cosmos_reason.data.roles import (
 )
 from cosmos_reason.data.samples import alike
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
+from cosmos_reason.media import cut
 from cosmos_reason.media import files as media_files
 from cosmos_reason.media.files import VIDEO_SUFFIXES
 
@@ -202,8 +203,6 @@ def _part(
     told: dict[str, list[tuple[Row, str]]],
 ) -> Medium | None:
     """Return the part of a clip that a row is about; None where what is told says why not."""
-    from cosmos_reason.data import raw_clips
-
     try:
         span = _span(start, end, unit)
     except ValueError as problem:
@@ -230,7 +229,7 @@ def _part(
             told[verdict].append((row, message))
         if verdict in (OUTSIDE, UNREAD):
             return None
-        load = functools.partial(raw_clips.cut_out, medium, name, times, "seconds")
+        load = functools.partial(cut.cut_out, medium, name, times, "seconds")
     elif span.counts == "frames":
         message = "got frames of a clip that is packed or on the Hub, expected seconds, or the file"
         told[UNREAD].append((row, message))
@@ -273,10 +272,8 @@ def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str
 
     It is none where less than half of it is there (the label would be about what is not shown), or
     where it is longer than the whole clip by more than a second (the clip would be taken whole)."""
-    from cosmos_reason.data import raw_clips
-
-    length = Fraction(raw_clips.length_of(clip, "seconds")).limit_denominator(MOST)
-    frames = raw_clips.length_of(clip, "frames")
+    length = Fraction(cut.length_of(clip, "seconds")).limit_denominator(MOST)
+    frames = cut.length_of(clip, "frames")
     begin, end = span.begin, span.end
     if span.counts == "frames":
         _, shown = media_files.probe_video(clip)
@@ -302,12 +299,10 @@ def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str
 
 def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
     """Return the part of a clip whose length is known when it is had. Raises Failure."""
-    from cosmos_reason.data import raw_clips
-
     loaded = medium.load()
     if isinstance(loaded, bytes):
         key = hashlib.sha256(loaded).hexdigest()
-        whole = raw_clips.place(key, f"whole{medium.suffix}")
+        whole = cut.place(key, f"whole{medium.suffix}")
         if not whole.is_file():
             with storage.whole_file(whole, "wb") as file:
                 file.write(loaded)
@@ -317,7 +312,7 @@ def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
         raise f.bad_input(OUTSIDE if verdict == OUTSIDE else "BUILD-SPAN", row.where, message)
     if verdict == PAST:
         files.past.append((row, message))
-    return raw_clips.cut_out(loaded, name, times, "seconds")
+    return cut.cut_out(loaded, name, times, "seconds")
 
 
 def cut_at_the_end(files: Folder) -> list[f.Finding]:

@@ -112,8 +112,8 @@ def check_rates(dataset: Survey, is_gate: bool) -> None:
 
 
 def _loading(dataset: Survey, spec: dict, vision_tokens: int) -> dict:
-    """Optimizer steps per epoch by number of GPUs, and the host memory of the batches one rank
-    loads ahead when every sample has so many vision tokens."""
+    """Return optimizer steps per epoch by number of GPUs, and the host memory of the batches one
+    rank loads ahead when every sample has so many vision tokens."""
     mode = document.get(spec, RESPONSE_MODE)
     reasoned = [row for row, count in enumerate(dataset.reasoning_tokens) if count]
     if mode == "answer":

@@ -14,7 +14,6 @@ tar that holds it.
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import posixpath
 import re
@@ -28,7 +27,6 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base import progress
 from cosmos_reason.data.source_files import Held
 from cosmos_reason.media import archives, convert, cut, tfrecords
-from cosmos_reason.media import files as media
 
 AGIBOT = re.compile(r"(\w+)-(\w+)-(\w+)-(\d+)-(\d+)\.mp4", re.ASCII)
 BRIDGE = re.compile(r"([^./]+)\.(\d+)\.[^./]*\.[^./]*\d{3}\.mp4", re.ASCII)
@@ -161,11 +159,11 @@ class RawClips:
             stands = video.archive / video.name
         if not raw.is_file():
             return raw
-        length = length_of(raw, counts)
+        length = cut.length_of(raw, counts)
         if times[0] >= length:
             return stands.with_name(f"{stands.name} ({length:g} {counts} long) for {name}")
-        load = functools.partial(cut_out, raw, name, times, counts)
-        a_second = length / length_of(raw, "seconds")
+        load = functools.partial(cut.cut_out, raw, name, times, counts)
+        a_second = length / cut.length_of(raw, "seconds")
         span = (float(times[0] / a_second), float(times[1] / a_second))
         return Held(f"{raw}/{name}", ".mp4", load, raw, span)
 
@@ -184,16 +182,6 @@ class RawClips:
             message = f"got {problem!r}, expected HoloAssist's list of videos and their events"
             raise f.bad_input("BUILD-RAW-EVENT", path, message) from None
         return found
-
-
-_probed = functools.lru_cache(maxsize=4096)(media.probe)
-
-
-def length_of(raw: Path, counts: str) -> float:
-    """Return the length of a raw video in frames or seconds. Raises Failure for a file that is no
-    video."""
-    facts = _probed(raw)
-    return facts.frames if counts == "frames" else facts.seconds
 
 
 def _videos_in(archive: Path) -> dict[str, Packed]:
@@ -225,7 +213,7 @@ def _episodes_of(shard: Path) -> dict[tuple[str, int], tfrecords.Record]:
 
 def _filmed(record: tfrecords.Record, name: str) -> Path:
     """Return the clip in the cache, of all pictures of an episode."""
-    target = place(f"{_version(record.shard)}\0{record.begin}", name)
+    target = cut.place(f"{cut.version(record.shard)}\0{record.begin}", name)
     if not target.is_file():
         with tfrecords.opened(record.shard) as data:
             tfrecords.check(record, data)
@@ -250,36 +238,9 @@ def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
 
 def _unpacked(packed: Packed) -> Path:
     """Return the raw video in the cache, read from its archive once."""
-    made_of = f"{_version(packed.archive)}\0{packed.name}"
-    raw = place(made_of, posixpath.basename(packed.name))
+    made_of = f"{cut.version(packed.archive)}\0{packed.name}"
+    raw = cut.place(made_of, posixpath.basename(packed.name))
     if not raw.is_file():
         with storage.whole_file(raw, "wb") as file:
             file.write(packed.read())
     return raw
-
-
-def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
-    """Return the clip in the cache, cut unless it was before."""
-    target = place(f"{_version(raw)}\0{times}\0{counts}", name)
-    if not target.is_file():
-        if counts == "frames":
-            seconds = list(map(media.probe_video(raw)[1].at, times))
-        else:
-            seconds = [Fraction(time).limit_denominator(cut.MOST) for time in times]
-        with storage.whole_file(target, "wb") as file:
-            cut.cut(raw, *seconds, file, name)
-    return target
-
-
-def _version(file: Path) -> str:
-    """Return what differs when a file changes."""
-    facts = file.stat()
-    return f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
-
-
-def place(made_of: str, name: str) -> Path:
-    """Return where in the cache a file lies that is made of this."""
-    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    place = storage.cache_folder() / "raw-clips" / key / name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place

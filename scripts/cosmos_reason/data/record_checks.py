@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
@@ -30,18 +31,19 @@ MISREAD_UTF_8 = re.compile(
 )
 
 
+@dataclass
 class Tally:
     """Problems of any number of records, per check: the first one in words, the others by record
     id. `fixes` holds what mends a check's problems in this very data, when that is known, and
     `errors` checks that are errors here."""
 
-    def __init__(self):
-        self.first: dict[str, tuple[int, str]] = {}
-        self.ids: dict[str, list[str]] = {}
-        self.places: dict[str, list[tuple[int, int]]] = {}  # of the same records: (file, index)
-        self.file = 0  # a source may have several, which count from 0 each
-        self.fixes: dict[str, Fix | str] = {}
-        self.errors: set[str] = set()
+    first: dict[str, tuple[int, str]] = field(default_factory=dict)
+    ids: dict[str, list[str]] = field(default_factory=dict)
+    # of the same records: (file, index)
+    places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    file: int = 0  # a source may have several, which count from 0 each
+    fixes: dict[str, Fix | str] = field(default_factory=dict)
+    errors: set[str] = field(default_factory=set)
 
     def add(self, check: str, index: int, record: str, message: str) -> None:
         self.first.setdefault(check, (index, message))

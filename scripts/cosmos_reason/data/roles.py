@@ -189,70 +189,59 @@ def resolve(
             problems.append(f.error("BUILD-COLUMN", name, message, fix))
             name = alike[0] if len(alike) == 1 else ""
         there.append(one._replace(name=name))
-    chosen = there[: len(declared)]
-    if saved is not None:
-        return chosen + _left(chosen, there[len(declared) :])
-    set_name, of_set = "", {}  # of several that fit the one with the most columns
-    for title, of_columns in published_sets.SETS.items():
-        there = {key.rstrip("?"): role for key, role in of_columns.items()}
-        there = {key: role for key, role in there.items() if key in cells}
-        required = {key for key in of_columns if not key.endswith("?")}
-        if required <= cells.keys() and len(there) > len(of_set):
-            set_name, of_set = title, there
-    chosen += _left(chosen, [column(role, name, set_name) for name, role in of_set.items()])
+    chosen, later = there[: len(declared)], there[len(declared) :]
+    if saved is None:  # of several sets that fit the one with the most columns
+        for title, of_columns in published_sets.SETS.items():
+            roles = {key.rstrip("?"): role for key, role in of_columns.items()}
+            of_set = [column(role, key, title) for key, role in roles.items() if key in cells]
+            required = {key for key in of_columns if not key.endswith("?")}
+            if required <= cells.keys() and len(of_set) > len(later):
+                later = of_set
+    families = {one.family for one in chosen if one.role != "ignore"}
+    used = {one.name for one in chosen}
+    chosen += [one for one in later if one.family not in families and one.name not in used]
     families = {one.family for one in chosen}
     used = {one.name for one in chosen}
+    # A saved mapping is whole: what it leaves out has no role, whatever it is called.
     lowered = {name.lower(): name for name in cells}
-    for role, names in NAMES.items():
+    for role, names in NAMES.items() if saved is None else ():
         free = [lowered[name] for name in names if name in lowered and lowered[name] not in used]
         if free and (one := column(role, free[0], BY_NAME)).family not in families:
             chosen.append(one)
             used.add(one.name)
-    if not any(one.role == "options" for one in chosen):
-        listed = options.columns(name for name in cells if name not in used)
-        chosen += [column("options", name, BY_NAME) for name in listed]
+    free = [name for name in cells if name not in used]
+    if free and saved is None and not any(one.role == "options" for one in chosen):
+        chosen += [column("options", name, BY_NAME) for name in options.columns(free)]
     return chosen
 
 
-def _left(earlier: list[Column], later: list[Column]) -> list[Column]:
-    """Return the later columns whose role, and whose column, no earlier source took."""
-    families = {one.family for one in earlier if one.role != "ignore"}
-    used = {one.name for one in earlier}
-    return [one for one in later if one.family not in families and one.name not in used]
-
-
-def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> list[Column]:
+def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> None:
     """Report a missing column of media or of answers, with the line that declares the one that it
-    can be; the columns with that of the answer, to go on and find what else is wrong."""
+    can be; that of the answer joins the `chosen`, to go on and find what else is wrong."""
     families = {one.family for one in chosen}
     free = [name for name in cells if name not in {one.name for one in chosen}]
-    found = list(chosen)
-    if "answer" not in families:
-        likely = _only(free, lambda name: _may_be_labels(name, cells[name]))
-        problems.append(_missing("answer", likely, cells))
-        found.append(column("answer", likely, "a proposal"))
-    if "media" not in families:
-        likely = _only(free, lambda name: _name_media(cells[name]))
-        problems.append(_missing("video", likely, cells))
-    return found
+    for role, may_be in (("answer", _may_be_labels), ("video", _name_media)):
+        if role in families or (role == "video" and "media" in families):
+            continue
+        likely = _only(name for name in free if may_be(name, cells[name]))
+        message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
+        fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
+        problems.append(f.error("BUILD-COLUMN", role, message, fix))
+        if role == "answer":
+            chosen.append(column(role, likely, "a proposal"))
 
 
-def _only(names: Iterable[str], is_it) -> str:
-    found = [name for name in names if is_it(name)]
+def _only(names: Iterable[str]) -> str:
+    """Return the one name; "" for none and for several."""
+    found = list(names)
     return found[0] if len(found) == 1 else ""
-
-
-def _missing(role: str, likely: str, cells: Cells) -> f.Finding:
-    message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
-    fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
-    return f.error("BUILD-COLUMN", role, message, fix)
 
 
 def asking(cells: Cells, chosen: Sequence[Column]) -> str:
     """Return the one column without a role whose texts all end with a question mark, to be
     proposed."""
     used = {one.name for one in chosen}
-    return _only(cells, lambda name: name not in used and _are_questions(cells[name]))
+    return _only(name for name in cells if name not in used and _are_questions(cells[name]))
 
 
 def _are_questions(values: list) -> bool:
@@ -271,7 +260,7 @@ def _may_be_labels(name: str, values: list) -> bool:
     return 1 < len(set(filled)) <= max(len(filled) - 1, 2)
 
 
-def _name_media(values: list) -> bool:
+def _name_media(_: str, values: list) -> bool:
     filled = [value for value in values if value]
     return bool(filled) and all(isinstance(value, str) and names_medium(value) for value in filled)
 

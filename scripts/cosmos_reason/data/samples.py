@@ -123,7 +123,7 @@ def thought_apart(answer: str) -> tuple[str, str]:
 
 
 def bare_thought(text: str) -> str:
-    """Reasoning without its tags."""
+    """Return reasoning without its tags."""
     tagged = THOUGHT_ALONE.fullmatch(text)
     return tagged[1] if tagged else text
 

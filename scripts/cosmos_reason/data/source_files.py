@@ -230,6 +230,7 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
     if ".." in in_folder or "\0" in in_folder:
         media.resolve("", in_folder)  # raises Failure for one that leads out
     places = _places(name, folder)
+    # Where a name says a place, that place counts; only then is it looked for elsewhere.
     closest = next(((place, files.medium(place)) for place in places if files.has(place)), None)
     closest = closest or _closest(name, places, _near(files, folder, name, places[-1]))
     if closest:
@@ -492,7 +493,8 @@ def _json_tables(files: Folder) -> list[str]:
 
 
 def _of_one_kind(files: Folder, names: list[str]) -> list[str]:
-    """Tables of two kinds hold the same rows more often than not."""
+    """Return the names. Raises Failure for tables of two kinds: they hold the same rows more often
+    than not."""
     kinds = {posixpath.splitext(name)[1]: name for name in reversed(names)}
     if len(kinds) > 1:
         message = f"got {' and '.join(kinds.values())}, expected tables of one kind"

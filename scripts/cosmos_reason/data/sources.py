@@ -31,7 +31,16 @@ from cosmos_reason.data import (
 )
 from cosmos_reason.data.annotations import locate, stream
 from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
-from cosmos_reason.data.items import UNNAMED, Item, Reading, Row, name_of, one_per_id, refuse_unused
+from cosmos_reason.data.items import (
+    UNNAMED,
+    Item,
+    Reading,
+    Records,
+    Row,
+    name_of,
+    one_per_id,
+    refuse_unused,
+)
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
@@ -59,16 +68,6 @@ class Source(NamedTuple):
     files: Folder
     splits: dict[str, str]
     left_out: list[str]
-
-
-class Records(NamedTuple):
-    """What a source became: its items, the columns of its tables that have a role and the names of
-    those that have none, and what is to be said of them."""
-
-    items: list[Item]
-    columns: list[Column]
-    unused: list[str]
-    findings: list[f.Finding]
 
 
 def open_source(written: str, kind: str, reading: Reading) -> Source:
@@ -209,7 +208,7 @@ def read(source: Source, reading: Reading) -> Records:
         f.attempt(problems, refuse_unused, reading, unused, "label files")
         items = list(label_files.items(source.files.root, reading, problems))
     else:
-        items, columns, unread = _read_tables(source, reading, tally, problems)
+        items, columns, unread, _ = _read_tables(source, reading, tally, problems)
     where = ", ".join([*source.splits][:3])
     renamed = source.files.renamed
     if renamed:  # names of other files, or of other folders, are taken as long as one file fits
@@ -244,11 +243,12 @@ def read(source: Source, reading: Reading) -> Records:
 
 def _read_tables(
     source: Source, reading: Reading, tally: Tally, problems: list[f.Finding]
-) -> table_items.Made:
+) -> Records:
     """Return the items of tables and annotation files."""
     items: list[Item] = []
     rows: list[Row] = []
     names: list[str] = []  # what the split of each row is called
+    declared = {one.role: one.name for one in (*(reading.saved or ()), *reading.columns)}
     convert = None
     if reading.convert:
         from cosmos_reason.data import converted
@@ -263,6 +263,8 @@ def _read_tables(
         for table in source.splits:
             counts[table] = sum(1 for _ in table_files.opened(source.files, table))
         left = part.bounds(sum(counts.values()))
+    # Annotations become items at once. Rows wait for those of all tables: only together do they say
+    # what a column is, what a number counts from, and which words mean one answer.
     for tally.file, (table, split) in enumerate(source.splits.items()):
         opened = whole = table_files.opened(source.files, table)
         if counts:
@@ -274,7 +276,7 @@ def _read_tables(
         folder = posixpath.dirname(table)
         is_flat = table.lower().endswith(FLAT)
         first = None if is_flat else next(iter(table_files.opened(source.files, table)), None)
-        if convert is None and _is_annotation(first):
+        if first is not None and convert is None and _is_annotation(first):
             what = "records that hold their questions"
             f.attempt(problems, refuse_unused, reading, USED_BY_ROWS, what)
             records = _record_items(opened, tally, source.files, folder, problems)
@@ -288,8 +290,8 @@ def _read_tables(
         if convert is None and not is_flat:
             exported = label_tools.rows(here, opened.header, opened.path, problems)
             if exported is None:
-                declared = {reading.declared("question"), reading.declared("answer")} - {""}
-                exported = nested_rows.rows(here, declared, opened.path)
+                asked = {declared[role] for role in ("question", "answer") if role in declared}
+                exported = nested_rows.rows(here, asked, opened.path)
             here = exported
             if here and _is_annotation(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
@@ -323,12 +325,13 @@ def _read_tables(
             rows = rows[wanted.start : wanted.stop]
         names = [split_names.of_folders(posixpath.dirname(row.values["video"])) for row in rows]
     if not rows:
-        return table_items.Made(items, [], [])
+        return Records(items, [], [], [])
     if not all(isinstance(row.values, dict) for row in rows):
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
-    column = reading.declared("split")
-    by_column = splits.of_column([row.values for row in rows], column, reading.values, problems)
+    by_column = splits.of_column(
+        [row.values for row in rows], declared.get("split", ""), reading.values, problems
+    )
     names = [one or other for one, other in zip(by_column, names, strict=True)]
     if reading.fields:  # of an object, which are the answers then
         plain, column = nested_rows.with_fields([row.values for row in rows], reading.fields)

@@ -97,15 +97,16 @@ def settle(
     one; an item to train on whose clip lies in a held-out folder joins the `problems`."""
     root = files.repo if isinstance(files, Repository) else os.path.abspath(files.root)
 
-    @functools.cache
-    def called_by(folder: str) -> str:
-        path = folder if isinstance(files, Repository) else os.path.abspath(folder)
-        return of_folders(f"{path[len(root) + 1 :]}/") if path.startswith(f"{root}/") else ""
-
-    by_media = []  # what the folders of the source call the split of each item's clips
+    known: dict[str, str] = {}  # folder of clips -> what it, or one around it, calls their split
+    by_media = []  # the same of each item
     for item in items:
         folders = [os.path.dirname(getattr(file, "key", str(file))) for file in item.files]
-        called = list(filter(None, map(called_by, folders)))
+        for folder in folders:
+            if folder not in known:
+                path = folder if isinstance(files, Repository) else os.path.abspath(folder)
+                is_below = path.startswith(f"{root}/")
+                known[folder] = of_folders(f"{path[len(root) + 1 :]}/") if is_below else ""
+        called = [known[folder] for folder in folders if known[folder]]
         held_out = [name for name in called if name in HELD_OUT]
         by_media.append(next(iter(held_out or called), ""))
     if all(NAMES.get(name) != TRAIN for name in by_media):  # folders, but no splits
@@ -231,6 +232,8 @@ def _sides(
     margin before them are on neither side. Raises Failure for a record that is then no part of one
     recording."""
     if plan.split_by != "time":
+        # Each answer gives its share of clips; what rounding leaves is carried on to the next one,
+        # or a tenth of many rare answers would hold out nothing.
         chosen: set[str] = set()
         due = 0.0
         for answer, sources in sorted(_strata(items, source).items()):
@@ -339,7 +342,7 @@ def filmed_from(items: dict[str, Item]) -> dict[str, str]:
     """Return what each item was filmed from: the same text for items that share a medium, a part of
     it or a copy of it, be it through others. Items without media belong together when they ask the
     same."""
-    above: dict[str, str] = {}
+    above: dict[str, str] = {}  # what was seen with another: of each group one stands at the top
 
     def top(key: str) -> str:
         above.setdefault(key, key)

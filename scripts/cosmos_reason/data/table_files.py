@@ -330,8 +330,8 @@ def _class_names(piece) -> dict[str, list[str]]:
 
 @functools.lru_cache(maxsize=2)
 def _piece(path: Path, number: int):
-    """Row group `number` of a parquet file as a table, or the whole of an arrow file (mapped, not
-    read) as piece 0; None past the end."""
+    """Return row group `number` of a parquet file as a table, or the whole of an arrow file
+    (mapped, not read) as piece 0; None past the end."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 

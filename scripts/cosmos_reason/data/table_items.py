@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
@@ -28,6 +27,7 @@ from cosmos_reason.data.items import (
     UNNAMED,
     Item,
     Reading,
+    Records,
     Row,
     ask,
     by_row,
@@ -94,22 +94,13 @@ def labelled_by_folder(files: Folder, split: str) -> list[Row]:
     return rows
 
 
-class Made(NamedTuple):
-    """What the rows of tables became: items, the columns that have a role and the names of those
-    that have none."""
-
-    items: list[Item]
-    columns: list[Column]
-    unused: list[str]
-
-
 def items(
     rows: list[Row],
     files: Folder,
     reading: Reading,
     problems: list[f.Finding],
     splits: list[str],
-) -> Made:
+) -> Records:
     """Return an item for each question of each row: what its columns are is declared or known by
     their names (`roles`), the question is the row's own, or made of templates or of the labels, and
     `splits` say what a row's split is called.
@@ -125,9 +116,11 @@ def items(
 
         asking = (rows, splits, named, chosen, reading, problems)
         rows, splits, reading = absent_events.asked(*asking)
-        made, columns, unused = _items_of(rows, files, reading, problems, splits)
+        made, columns, unused, _ = _items_of(rows, files, reading, problems, splits)
         events = [one for one in chosen if one.role == "answer"]
-        return Made(made, [*events, *(one for one in columns if one.role != "answer")], unused)
+        return Records(
+            made, [*events, *(one for one in columns if one.role != "answer")], unused, []
+        )
     if not reading.asks:
         return _items_of(rows, files, reading, problems, splits)
     made = []
@@ -159,7 +152,7 @@ def items(
             unused[name] = unused.get(name, 0) + 1
     left = [name for name, questions in unused.items() if questions == len(reading.asks)]
     problems += _unused(rows, {name: [] for name in left}, left)
-    return Made(made, list(columns), left)
+    return Records(made, list(columns), left, [])
 
 
 def _unused(
@@ -249,7 +242,8 @@ def _table(
     if has_folders and all(one.role != "answer" for one in chosen):
         cells[FOLDER] = folders
         chosen.append(Column(FOLDER, "answer", source="folders named by the label"))
-    return cells, roles.require(cells, chosen, problems)
+    roles.require(cells, chosen, problems)
+    return cells, chosen
 
 
 def _with_values(
@@ -288,7 +282,7 @@ def _items_of(
     problems: list[f.Finding],
     splits: list[str],
     is_asked: bool = False,
-) -> Made:
+) -> Records:
     """Return one item per row. `is_asked`: by a question of its own, whatever questions the rows
     hold."""
     cells, chosen = _table(rows, reading, problems)
@@ -425,8 +419,9 @@ def _items_of(
     if turn:
         whole = joined_turns(made, turn.name, problems)
     problems += one_per_id(refused)
-    problems += _unused(rows, cells, unused, times, offered)
-    return Made(whole, chosen, unused)
+    if unused:
+        problems += _unused(rows, cells, unused, times, offered)
+    return Records(whole, chosen, unused, [])
 
 
 def _chosen_options(

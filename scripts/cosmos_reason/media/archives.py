@@ -120,7 +120,7 @@ def media_folder(media_path: str | Path) -> str:
 
 @contextmanager
 def _damage(archive: Path) -> Iterator[None]:
-    """Turns what reading damage raises into a Failure: exit 2, for a full disk 3."""
+    """Turn what reading damage raises into a Failure: exit 2, for a full disk 3."""
     try:
         yield
     except DAMAGE as problem:

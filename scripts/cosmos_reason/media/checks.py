@@ -173,7 +173,7 @@ def _examine_objects(
 
 
 def _fetched(batch: list[tuple], connection) -> dict[int, Path | Pictures]:
-    """Local copies of a batch of (number, what to examine, its objects)."""
+    """Return local copies of a batch of (number, what to examine, its objects)."""
     objects = [found for _, _, of_file in batch for found in of_file]
     with ThreadPoolExecutor(8) as pool:  # its threads end before processes are forked
         paths = iter(list(pool.map(lambda found: s3.fetch(found, connection), objects)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 from typing import IO
 
+from cosmos_reason.base import files as storage
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.media import convert
 from cosmos_reason.media import files as media
@@ -121,3 +124,43 @@ def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fr
         else:
             return
     yield from _stamped(path, Fraction(0), is_counted)
+
+
+# -- the cache of clips that are made of others ----------------------------------------------------
+
+
+_probed = functools.lru_cache(maxsize=4096)(media.probe)
+
+
+def length_of(raw: Path, counts: str) -> float:
+    """Return the length of a raw video in frames or seconds. Raises Failure for a file that is no
+    video."""
+    facts = _probed(raw)
+    return facts.frames if counts == "frames" else facts.seconds
+
+
+def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
+    """Return the clip in the cache, cut unless it was before."""
+    target = place(f"{version(raw)}\0{times}\0{counts}", name)
+    if not target.is_file():
+        if counts == "frames":
+            seconds = list(map(media.probe_video(raw)[1].at, times))
+        else:
+            seconds = [Fraction(time).limit_denominator(MOST) for time in times]
+        with storage.whole_file(target, "wb") as file:
+            cut(raw, *seconds, file, name)
+    return target
+
+
+def version(file: Path) -> str:
+    """Return what differs when a file changes."""
+    facts = file.stat()
+    return f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
+
+
+def place(made_of: str, name: str) -> Path:
+    """Return where in the cache a file lies that is made of this."""
+    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    place = storage.cache_folder() / "raw-clips" / key / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place

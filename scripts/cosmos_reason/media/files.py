@@ -255,7 +255,7 @@ def refuse_sizes(pictures: Pictures, sizes: set[tuple[int, int]]) -> None:
 
 
 def rotation(frame) -> int:
-    """Degrees clockwise, in quarter turns, by which an av.VideoFrame is to be turned for
+    """Return the degrees clockwise, in quarter turns, by which an av.VideoFrame is to be turned for
     display."""
     return round(-frame.rotation / QUARTER) % 4 * QUARTER
 
@@ -342,9 +342,9 @@ def content(path: Path) -> str:
 
 
 def frame_rate(path: str | Path) -> float | None:
-    """Frames per second of a clip as `probe` tells them, None for an image; reads headers only
-    where the container counts its frames in them. Raises Failure when the file is neither a clip
-    nor an image."""
+    """Return the frames per second of a clip as `probe` tells them, None for an image; reads
+    headers only where the container counts its frames in them. Raises Failure when the file is
+    neither a clip nor an image."""
     if is_image(path):
         with _opened_image(path):
             return None
@@ -374,7 +374,7 @@ def _cut_short(path: Path, container: str) -> bool:
 
 
 def _flv_is_cut(handle, size: int) -> bool:
-    """Behind every tag stands its length: is there a tag of the length that stands at the end?"""
+    """Return whether no tag has the length that stands at the end, as one stands behind each."""
     handle.seek(max(size - 4, 0))
     length = int.from_bytes(handle.read(4), "big")
     handle.seek(max(size - 4 - length, 0))
@@ -382,8 +382,8 @@ def _flv_is_cut(handle, size: int) -> bool:
 
 
 def _matroska_is_cut(handle, size: int) -> bool:
-    """Return the Segment states its length: after the byte 1, in 7 bytes, all ones when it is not
-    known."""
+    """Return whether the file ends before its Segment, which states its length after the byte 1, in
+    7 bytes, all ones when it is not known."""
     head = handle.read(4096)
     found = head.find(b"\x18\x53\x80\x67\x01")
     if found < 0:

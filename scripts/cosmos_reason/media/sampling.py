@@ -104,9 +104,9 @@ def _family_of(spec: dict) -> Family:
 def frame_count(
     total_frames: int, video_fps: float, options: VisionOptions, is_sampled: bool = False
 ) -> int:
-    """Frames sampled from a clip: a multiple of those of a token, and no fewer. Raises Failure
-    when the clip is too short for the options. Of frames that were sampled before all are taken,
-    the last twice to be a multiple."""
+    """Return the frames sampled from a clip: a multiple of those of a token, and no fewer. Raises
+    Failure when the clip is too short for the options. Of frames that were sampled before all are
+    taken, the last twice to be a multiple."""
     factor = options.family.frames_per_token
     if total_frames < 1 or not video_fps > 0:
         message = (
@@ -224,15 +224,15 @@ def _refuse_conflict(options: VisionOptions, patch: int, merge: int, kind: str) 
 
 
 def video_tokens(height: int, width: int, nframes: int, options: VisionOptions, patch: int) -> int:
-    """Vision tokens of a clip sampled at `nframes` frames (timestamps and vision markers not
-    included)."""
+    """Return the vision tokens of a clip sampled at `nframes` frames (timestamps and vision markers
+    not included)."""
     resized = frame_size(height, width, nframes, options, patch)
     frames = options.family.frames_per_token
     return math.ceil(nframes / frames) * math.prod(resized) // (2 * patch) ** 2
 
 
 def image_tokens(height: int, width: int, options: VisionOptions, patch: int) -> int:
-    """Vision tokens of a still image (vision markers not included)."""
+    """Return the vision tokens of a still image (vision markers not included)."""
     return math.prod(image_size(height, width, options, patch)) // (2 * patch) ** 2
 
 
@@ -287,8 +287,8 @@ def _refuse_ratio(height: int, width: int) -> None:
 def smart_resize(
     height: int, width: int, factor: int, min_pixels: float, max_pixels: float
 ) -> tuple[int, int]:
-    """Nearest size with sides divisible by `factor` and area within the bounds, keeping the aspect
-    ratio."""
+    """Return the nearest size with sides divisible by `factor` and area within the bounds, keeping
+    the aspect ratio."""
     _refuse_ratio(height, width)
     resized = tuple(max(factor, round(side / factor) * factor) for side in (height, width))
     if math.prod(resized) > max_pixels:
@@ -311,7 +311,8 @@ def _given(value, default):
 
 
 def patch_size(model: str) -> int:
-    """Pixels per side of a vision patch: what the model folder says, else that of its family."""
+    """Return the pixels per side of a vision patch: what the model folder says, else that of its
+    family."""
     known = model_names.known_family(model).patch
     config = model_names.read_table(Path(model) / "config.json") if model else {}
     vision = config.get("vision_config")

@@ -50,7 +50,7 @@ def _font(texts: list[str], height: int, width: int, table: str):
 
 
 def _strip(font) -> int:
-    """Height of the strip that the times stand on."""
+    """Return the height of the strip that the times stand on."""
     ascent, descent = font.getmetrics()
     return ascent + descent
 
