@@ -504,35 +504,40 @@ def refuse_media_below(output: Path, items: list[Item]) -> None:
 def take_mapping(args) -> tuple[roles.Column, ...]:
     """Return the columns of a saved mapping. What else it says stands in for flags that are not
     given."""
-    saved = roles.load(Path(args.mapping))
-    if saved.convert:
+    columns, saved = roles.load(Path(args.mapping))
+    made_by = saved.get("convert")
+    if made_by:
         is_named = args.convert and Path(args.convert).is_file()
-        if not is_named or converted.described(args.convert)["sha256"] != saved.convert["sha256"]:
+        if not is_named or converted.described(args.convert)["sha256"] != made_by["sha256"]:
             message = (
-                f"got a mapping of rows that {saved.convert['file']} made, expected --convert with "
-                f"that file (sha256 {saved.convert['sha256']}): a mapping starts no program"
+                f"got a mapping of rows that {made_by['file']} made, expected --convert with "
+                f"that file (sha256 {made_by['sha256']}): a mapping starts no program"
             )
             raise f.bad_input("BUILD-MAPPING", args.mapping, message)
-    stated = {"eval_fraction": saved.split.get("fraction"), "seed": saved.split.get("seed")}
+    split = saved.get("split", {})
+    stated = {"eval_fraction": split.get("fraction"), "seed": split.get("seed")}
     for name, key in (("split_by", "by"), ("margin", "margin_s"), ("folds", "folds")):
-        stated[name] = saved.split.get(key)
+        stated[name] = split.get(key)
     if "folds" in args.given:  # one way to split stands for the others
         stated |= {"eval_fraction": None, "split_by": None, "margin": None}
     elif "eval_fraction" in args.given:
         stated["folds"] = None
     if "split_by" in args.given:
         stated["margin"] = None
-    stated |= {"question": saved.question, "ask": list(saved.asks), "values": saved.values}
+    questions = saved.get("questions", ())
+    asks = [(one["answer"], one["template"]) for one in questions if "answer" in one]
+    question = next((one["template"] for one in questions if "answer" not in one), "")
+    stated |= {"question": question, "ask": asks, "values": saved.get("values", {})}
     if {"question", "ask"} & args.given or args.ask:  # one way to ask stands for the other
         stated |= {"question": None, "ask": None}
     if args.values:
         stated["values"] = None
-    stated |= saved.flags
+    stated |= saved.get("flags", {})
     for name, value in stated.items():
         if value is not None and name not in args.given:
             setattr(args, name, value)
             args.given.add(name)
-    return saved.columns
+    return columns
 
 
 def seconds(written: str) -> float:

@@ -23,7 +23,7 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import nested_rows, options
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.data.nested_rows import are_pairs
-from cosmos_reason.data.roles import OF_CLIPS, OF_TEXTS
+from cosmos_reason.data.roles import OF_CLIPS
 from cosmos_reason.data.samples import names_medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
 from cosmos_reason.spec.values import shown
@@ -89,24 +89,17 @@ def row_of_table(record: dict) -> str:
     unread = second_name(record) or unread_media(record)
     if unread:
         return f"a row that names its clip by {unread!r}"
-    fields = [] if name else _fields(record)
-    return f"a row with {', '.join(fields[:4])}" if fields else ""
-
-
-def _fields(record: dict) -> list[str]:
-    """Return the names of a row's labels; none of a record that is none."""
-    others = [name for name in record if name not in BESIDE]
-    is_row = MEDIA & record.keys() or _is_asked(record)
-    return [name for name in others if _is_label(record[name])] if is_row else []
-
-
-def _is_asked(record: dict) -> bool:
-    """Return whether it has columns of questions or answers, and no turns under another name."""
-    if any(
-        isinstance(value, list) and value and type(value[0]) is dict for value in record.values()
-    ):
-        return False
-    return any(key.lower() in OF_TEXTS for key in record)
+    # A list of objects may be turns under another name, of which no build makes anything.
+    are_objects = {
+        key
+        for key, value in record.items()
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
+    unlabelled = BESIDE | are_objects
+    fields = [key for key in record if key not in unlabelled and record[key] is not None]
+    if name or not fields or (are_objects and not MEDIA & record.keys()):
+        return ""
+    return f"a row with {', '.join(fields[:4])}"
 
 
 def second_name(record: dict) -> str:
@@ -142,12 +135,6 @@ def unread_media(record: dict) -> str:
         if isinstance(value, str) and (names_medium(value) or key.lower() in OF_CLIPS):
             return key
     return ""
-
-
-def _is_label(value: object) -> bool:
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(one, str) for one in value)
-    return isinstance(value, str | int | float | dict)
 
 
 def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:

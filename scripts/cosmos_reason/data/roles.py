@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -325,22 +324,9 @@ def cell_text(value: object) -> str:
 # -- mapping.yaml ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Mapping:
-    """A saved mapping: columns with their roles, one question for rows that have none, shares of
-    the split, the flags that belong to it, and the file of the function that made its rows."""
-
-    columns: tuple[Column, ...]
-    question: str = ""
-    asks: tuple[tuple[str, str], ...] = ()
-    values: dict = field(default_factory=dict)
-    split: dict = field(default_factory=dict)
-    flags: dict = field(default_factory=dict)
-    convert: dict = field(default_factory=dict)
-
-
-def load(path: Path) -> Mapping:
-    """Read a saved mapping. Raises Failure with all that is wrong in it."""
+def load(path: Path) -> tuple[tuple[Column, ...], dict]:
+    """Return the columns with their roles of a saved mapping, and all that stands in it. Raises
+    Failure with all that is wrong."""
     import jsonschema
     import yaml
 
@@ -362,15 +348,7 @@ def load(path: Path) -> Mapping:
         details = {key: entry[key] for key in OF_COLUMN[1:] if key in entry}
         for role in entry["role"] if isinstance(entry["role"], list) else [entry["role"]]:
             columns.append(Column(name, role, source=FILE, **details))
-    question, asks = "", []
-    for entry in document.get("questions", ()):
-        if "answer" in entry:
-            asks.append((entry["answer"], entry["template"]))
-        else:
-            question = entry["template"]
-    values, split, flags = (document.get(key, {}) for key in ("values", "split", "flags"))
-    made_by = document.get("convert", {})
-    return Mapping(tuple(columns), question, tuple(asks), values, split, flags, made_by)
+    return tuple(columns), document
 
 
 def _told(problem) -> str:
