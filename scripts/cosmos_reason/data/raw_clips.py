@@ -77,11 +77,15 @@ class RawClips:
             times = int(first), int(end)
             wanted = f"{episode}/videos/{video}.mp4"
             raw = observations / task / wanted
-            packed = None if raw.is_file() else self._packed(observations, task, wanted)
+            tars = [*(observations / task).glob("*.tar"), *observations.glob("*.tar")]
+            packed = None if raw.is_file() else self._packed(tars, wanted)
             return self._held(last, packed or raw, times, counts="frames")
         match = BRIDGE.fullmatch(last)
         if match:
-            return self._of_bridge(last, match[1], int(match[2]))
+            record = self._episodes.get((match[1], int(match[2])))
+            if record is None:
+                return self._shards / f"{SHARDS} (episode {int(match[2])} of {match[1]})"
+            return Held(f"{record.shard}/{last}", ".mp4", functools.partial(_filmed, record, last))
         match = HOLOASSIST.fullmatch(last)
         if match:
             video, _, event = match.groups()
@@ -90,42 +94,24 @@ class RawClips:
                 return (
                     self._below("holoassist") / f"{EVENTS} ({FINE} {event} of {video}, of a length)"
                 )
-            folder = self._below("holoassist") / "videos" / video / EXPORTED
+            below = self._below("holoassist")
+            folder = below / "videos" / video / EXPORTED
             raw = next(iter(sorted(folder.glob("*.mp4"))), folder / "*.mp4")
-            packed = None if raw.is_file() else self._exported(video)
+            tars = [*below.glob("*.tar"), *(below / "videos").glob("*.tar")]
+            packed = None if raw.is_file() else self._packed(tars, f"{video}/{EXPORTED}/")
             return self._held(last, packed or raw, times, counts="seconds")
         return None
 
-    def _packed(self, observations: Path, task: str, wanted: str) -> Packed | None:
-        """Return a raw video in one of the tars that AgiBot World is published as. Raises Failure
-        for a damaged one."""
-        found = sorted([*(observations / task).glob("*.tar"), *observations.glob("*.tar")])
-        for archive in found:
-            if wanted in self._contents(archive):
-                return self._contents(archive)[wanted]
+    def _packed(self, tars: list[Path], begin: str) -> Packed | None:
+        """Return the first raw video in the tars that AgiBot World and HoloAssist are published as
+        whose path begins so. Raises Failure for a damaged tar."""
+        for archive in sorted(tars):
+            if archive not in self._videos:
+                self._videos[archive] = _videos_in(archive)
+            named = [name for name in self._videos[archive] if name.startswith(begin)]
+            if named:
+                return self._videos[archive][min(named)]
         return None
-
-    def _exported(self, video: str) -> Packed | None:
-        """Return a raw video in one of the tars that HoloAssist is published as. Raises Failure for
-        a damaged one."""
-        below = self._below("holoassist")
-        for archive in sorted([*below.glob("*.tar"), *(below / "videos").glob("*.tar")]):
-            held = self._contents(archive)
-            named = [name for name in sorted(held) if name.startswith(f"{video}/{EXPORTED}/")]
-            for name in named:
-                return held[name]
-        return None
-
-    def _contents(self, archive: Path) -> dict[str, Packed]:
-        if archive not in self._videos:
-            self._videos[archive] = _videos_in(archive)
-        return self._videos[archive]
-
-    def _of_bridge(self, name: str, folder: str, episode: int) -> Path | Held:
-        record = self._episodes.get((folder, episode))
-        if record is None:
-            return self._shards / f"{SHARDS} (episode {episode} of {folder})"
-        return Held(f"{record.shard}/{name}", ".mp4", functools.partial(_filmed, record, name))
 
     @property
     def _shards(self) -> Path:
