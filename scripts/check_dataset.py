@@ -139,13 +139,11 @@ def main(args) -> cli.Outcome:
     if args.quick:
         return arrived(args)
     action, spec, meant = read_request(args)
-    gc.disable()  # records have no cycles: to look for some takes a tenth of a large check
     datasets = {"train": survey_dataset(args.annotations, args.media_path, spec, args)}
     if args.eval:
         datasets["eval"] = survey_dataset(args.eval, args.eval_media_path, spec, args)
         overlap.check(datasets["train"], datasets["eval"])
         held_out.check(datasets["train"], datasets["eval"])
-    gc.enable()
     result = {}
     found: list[f.Finding] = []
     for name, dataset in datasets.items():
@@ -362,7 +360,9 @@ def survey_dataset(annotations: str, media_path: str | None, spec: dict, args) -
     model = document.get(spec, "policy.model_name_or_path") or document.get(
         spec, "model.model_name", ""
     )
+    gc.disable()  # records have no cycles: to look for some takes a tenth of a large check
     dataset = survey.take(path, "", model, source)
+    gc.enable()  # clips that are opened have
     dataset.media_path = clip_files.media_path(dataset, media_path)
     if "DATA-NOT-BUILT" in dataset.tally.first:
         index, message = dataset.tally.first["DATA-NOT-BUILT"]
