@@ -23,7 +23,7 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import nested_rows, options
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.data.nested_rows import are_pairs
-from cosmos_reason.data.roles import OF_CLIPS
+from cosmos_reason.data.roles import OF_CLIPS, OF_TEXTS
 from cosmos_reason.data.samples import names_medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
 from cosmos_reason.spec.values import shown
@@ -97,7 +97,8 @@ def row_of_table(record: dict) -> str:
     }
     unlabelled = BESIDE | are_objects
     fields = [key for key in record if key not in unlabelled and record[key] is not None]
-    if name or not fields or (are_objects and not MEDIA & record.keys()):
+    is_asked = not are_objects and any(key.lower() in OF_TEXTS for key in record)
+    if name or not fields or not (MEDIA & record.keys() or is_asked):
         return ""
     return f"a row with {', '.join(fields[:4])}"
 
