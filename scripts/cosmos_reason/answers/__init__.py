@@ -130,24 +130,24 @@ def reading_of(
     without its thinking."""
     if type == "mcq":
         texts = labels or tuple(options(question).values())
-        return read(response, options_vocabulary(texts), question)
+        return read(response, options_vocabulary(texts))
     if type == "label":
-        return read(response, labels_vocabulary(labels), question)
+        return read(response, labels_vocabulary(labels))
     if type == "direction":
-        return read(response, DIRECTION, question)
+        return read(response, DIRECTION)
     if type == "yes_no":
-        return read(response, TRUTHS, question)
+        return read(response, TRUTHS)
     if type == "number":
-        return read(response, numbers_vocabulary(question), question)
+        return read(response, numbers_vocabulary(question))
     if type == "ordinal":
-        found = read(response, numbers_vocabulary(RATED + question), question)
+        found = read(response, numbers_vocabulary(RATED + question))
         is_grade = found.answer is None or found.answer.removesuffix(" score").isdigit()
         answer = found.answer.removesuffix(" score") if found.answer and is_grade else None
         return found._replace(answer=answer, rule=found.rule if is_grade else "no grade")
     if type in SET_TYPES:
         return read_set(response, type)
     if type in PLACE_TYPES:
-        return read_place(response, type, question)
+        return read_place(response, type)
     return _read_text(response)
 
 
