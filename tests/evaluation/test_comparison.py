@@ -252,6 +252,23 @@ def test_a_run_below_always_the_commonest_answer_is_told():
     assert pair["verdict"].endswith("below always answering 'A'")
 
 
+def test_better_than_a_run_below_the_commonest_answer_says_so_in_the_same_words():
+    """Half of the ground truths are "A", and the earlier run answers fewer right."""
+    runs = []
+    for right in (80, 160):
+        pairs = [("AB"[n % 2], "AB"[n % 2] if n < right else "C") for n in range(200)]
+        run = rows_of(pairs)
+        for number, one in enumerate(run):
+            one.media = f"clip-{number}"
+        runs.append(run)
+    pair, found = comparison.compare(*runs)
+    assert [one.id for one in found] == ["EVAL-COMPARE-COMMONEST"] and pair["below_always"] is None
+    for part in (pair, pair["per_type"]["mcq"]):
+        assert part["verdict"].startswith("better (p < 0.001); the earlier run is no better than")
+    pair, found = comparison.compare(*reversed(runs))
+    assert not found and pair["verdict"] == "worse (p < 0.001); below always answering 'A'"
+
+
 def test_types_tags_and_groups_are_compared_each_and_rows_are_named(tmp_path):
     gts = ["A", "A", "yes", "no"] * 5
     runs = {"before": [], "after": []}

@@ -65,6 +65,7 @@ def compare(
             pairs_of_tag[tag].append((old, new))
         for group in new.groups:
             pairs_of_group[group].append((old, new))
+    earlier_per_type = {kind: metrics.summary(by_type[kind]) for kind in sorted(by_type)}
     pair = {
         **_part(answered),
         "failed": len(common) - len(answered),
@@ -72,16 +73,15 @@ def compare(
         "unchanged_wrong": changes[False, False],
         "only_before": len(before) - len(shared),
         "only_after": len(after) - len(shared),
-        "per_type": _parts(pairs_of_type),
+        "per_type": _parts(pairs_of_type, earlier_per_type),
         "per_tag": _parts(pairs_of_tag),
         "per_group": _parts(pairs_of_group),
         "fixed_ids": [new.id for old, new in answered if new.correct and not old.correct],
         "broken_ids": [new.id for old, new in answered if old.correct and not new.correct],
         "earlier": metrics.summary([old for old, _ in common]) if common else None,
-        "earlier_per_type": {kind: metrics.summary(by_type[kind]) for kind in sorted(by_type)},
+        "earlier_per_type": earlier_per_type,
     }
-
-    pair["verdict"] = verdict(pair, pair["p_value"])
+    pair["verdict"] = verdict(pair, pair["p_value"], pair["earlier"])
     found = []
     floor = no_better_than_commonest(pair)
     if floor:
@@ -144,12 +144,15 @@ def _part(answered: Sequence[tuple[Row, Row]]) -> dict:
     }
 
 
-def _parts(pairs: dict[str, list[tuple[Row, Row]]]) -> dict[str, dict]:
+def _parts(
+    pairs: dict[str, list[tuple[Row, Row]]], earlier: dict[str, dict] | None = None
+) -> dict[str, dict]:
+    """Compare each part, of which `earlier` may hold the earlier run's summary."""
     parts = {name: _part(pairs[name]) for name in sorted(pairs)}
     adjusted = holm([part["p_value"] for part in parts.values()])
-    for part, p_value in zip(parts.values(), adjusted, strict=True):
+    for (name, part), p_value in zip(parts.items(), adjusted, strict=True):
         part["p_adjusted"] = p_value
-        part["verdict"] = verdict(part, p_value)
+        part["verdict"] = verdict(part, p_value, (earlier or {}).get(name))
     return parts
 
 
@@ -188,9 +191,10 @@ def difference_by_clip(answered: Sequence[tuple[Row, Row]]) -> dict:
     }
 
 
-def verdict(part: dict, p_value: float) -> str:
-    """Say in words what a comparison shows. A difference counts where McNemar's test and the
-    interval over clips both show it."""
+def verdict(part: dict, p_value: float, earlier: dict | None = None) -> str:
+    """Return in words what a comparison shows. A difference counts where McNemar's test and the
+    interval over clips both show it. To be better than an `earlier` run (its summary) that always
+    the commonest answer beats shows nothing, so the same sentence says so."""
     low, high = part.get("difference_interval", (0.0, 0.0))
     is_shown = p_value < CHANCE and (low > 0 or high < 0)
     chance = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
@@ -202,14 +206,20 @@ def verdict(part: dict, p_value: float) -> str:
         said = f"not shown to be better ({chance})"
     if part.get("below_always") is not None:
         said += f"; below always answering {part['below_always']!r}"
+    elif earlier and _is_no_better_than_commonest(earlier):
+        said += "; the earlier run is no better than always the commonest answer"
     return said
+
+
+def _is_no_better_than_commonest(summary: dict) -> bool:
+    return summary["accuracy"] <= summary["majority_accuracy"]
 
 
 def no_better_than_commonest(pair: dict) -> str:
     """Return what to say first of a comparison whose earlier run is no better than always the
     commonest answer; else '', as for a guard, whose table holds no metrics of the earlier run."""
     earlier = pair.get("earlier")
-    if not earlier or earlier["accuracy"] > earlier["majority_accuracy"]:
+    if not earlier or not _is_no_better_than_commonest(earlier):
         return ""
     return (
         f"the earlier run is right in {earlier['accuracy']:.1%}, always the commonest answer in "
