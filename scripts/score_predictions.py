@@ -176,13 +176,13 @@ def export(text: str) -> tuple[str, Path]:
 
 class Scored(NamedTuple):
     """Results that were scored: metrics.json (`run`), the evaluation.json beside them (`record`),
-    what they were measured on, and what they got right."""
+    what they were measured on, and, of several, what they got right."""
 
     path: Path
     run: dict
     record: dict
     measured: dict
-    answers: comparison.Answers
+    answers: comparison.Answers | None = None
 
 
 def main(args) -> cli.Outcome:
@@ -248,6 +248,8 @@ def score_all(
             if chooses:
                 likelihood.refuse_same(graded, chooses, "--threshold-set")
             one, problems = score(path, graded, before, judge, args)
+            if len(paths) > 1:
+                one = one._replace(answers=comparison.Answers.of(str(path), graded))
             scored.append(one)
             found += problems
         elif args.write or is_ours(path):
@@ -264,7 +266,7 @@ def best_of(scored: list[Scored]) -> dict | None:
     ranked, models = [], {}
     for name, one in zip(names_of([one.run for one in scored]), scored, strict=True):
         models[name] = one.run["model"]
-        if not rows.is_guard(one.path):
+        if one.answers and not rows.is_guard(one.path):
             ranked.append(replace(one.answers, name=name))
     best = comparison.best(ranked)
     if best:
@@ -415,8 +417,7 @@ def score(
                 "evaluate both alike"
             )
             found.append(findings.warning("EVAL-COMPARE-SETTINGS", path, message))
-    answers = comparison.Answers.of(str(path), graded)
-    return Scored(path, run, record, measured, answers), found
+    return Scored(path, run, record, measured), found
 
 
 def measure(graded: list[rows.Row], args) -> dict:

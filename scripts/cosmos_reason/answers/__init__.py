@@ -88,8 +88,19 @@ def verdict(
     """Read a response to a question and compare it with the ground truth. `labels` are what a
     question of type "label" may be answered with, or the options of one that does not list them."""
     kind = question_type(question, gt) if type == "auto" else type
+    if kind == "mcq":
+        labels = labels or tuple(options(question).values())
+    # Only numbers are read by their question: what else is asked for stands in type and labels.
+    asked = question if kind in ("number", "ordinal") else ""
+    return _verdict(kind, asked, gt, response or "", labels, tolerance)
+
+
+@lru_cache(maxsize=1 << 14)  # answers of an evaluation repeat
+def _verdict(
+    kind: str, question: str, gt: str, response: str, labels: tuple[str, ...], tolerance: float
+) -> Verdict:
     expected = normalise(gt, kind, question, labels)
-    reading = reading_of(response or "", kind, question, labels)
+    reading = reading_of(response, kind, question, labels)
     shared, parts = score(reading.answer, expected, kind)
     right = equal(reading.answer, expected, kind, tolerance)
     read = (reading.answer, reading.rule, reading.words)

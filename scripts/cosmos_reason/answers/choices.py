@@ -115,6 +115,7 @@ class Labels(Vocabulary):
         # A text that two options share tells neither.
         self.named = {text: names.pop() for text, names in named.items() if len(names) == 1}
         self.longest_first = sorted(self.named, key=len, reverse=True)
+        self.initials = {text[0] for text in self.named} | {"a", "t"}  # or those of an article
         # As much of a text as one of them, an article before it and what may go on behind it take.
         self.reach = len(self.longest_first[0]) + 8 if self.named else 0
 
@@ -125,14 +126,18 @@ class Labels(Vocabulary):
     def beginning(self, text: str) -> tuple[str, int] | None:
         """Like begin(), but whatever follows the last word."""
         text = text[: self.reach]
-        lowered = _spaced(text.lower())
+        lowered = text.lower()
+        if lowered[:1] not in self.initials:
+            return None
+        lowered = _spaced(lowered)
         if len(lowered) != len(text):  # a letter such as the dotted I of Turkish
             return None
         start = len(lowered) - len(without_article(lowered))
         for written in self.longest_first:
-            end = start + len(written)
-            if lowered.startswith(written, start) and not _goes_on(lowered, end):
-                return self.named[written], end
+            if lowered.startswith(written, start):
+                end = start + len(written)
+                if not _goes_on(lowered, end):
+                    return self.named[written], end
         return None
 
     def inside(self, text: str, at: int) -> tuple[str, int] | None:
@@ -152,7 +157,7 @@ class Labels(Vocabulary):
 
 def _spaced(text: str) -> str:
     """Write "lane-change" and "lane_change" as "lane change"."""
-    return _JOINT.sub(" ", text)
+    return _JOINT.sub(" ", text) if "-" in text or "_" in text else text
 
 
 def _goes_on(text: str, at: int) -> bool:
@@ -260,6 +265,7 @@ _ALONE = {
         re.I,
     ),
 }
+LONGEST_ELLIPSIS = 60  # characters
 _SUBJECT = re.compile(r" (?:it|he|she|they|there|this|that|the|I)\b")
 _OF_A_NUMBER = re.compile(r"\.? ?\d")  # "No. 5"
 _BOTH = re.compile(r"\W*(?:or|and|/|et|und|oder|ou|o|y)\W*(?:yes|no|non|nein)\b", re.I)
@@ -286,6 +292,8 @@ class Truths(Vocabulary):
 
     def alone(self, text: str) -> str | None:
         """Return what "It is.", "They don't", "Absolutely" and "Not at all" say."""
+        if len(text) > LONGEST_ELLIPSIS:
+            return None
         return next((truth for truth, said in _ALONE.items() if said.fullmatch(text)), None)
 
 

@@ -10,6 +10,7 @@ words. What an answer looks like (a letter, a label, a number) is the business o
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -61,7 +62,10 @@ class Commitment(NamedTuple):
 def _any(phrases: str, tail: str = r"(?![a-z'’])") -> str:
     """Return a pattern of any of the phrases listed; an underscore stands for a space, and words
     end where they end. Chinese phrases, which have no such ends, are listed apart."""
-    listed = "|".join(phrases.split()).replace("_", " ").replace("'", "['’]")
+    by_letter = defaultdict(list)  # re tries one alternative after the other
+    for phrase in phrases.split():
+        by_letter[phrase[0]].append(phrase[1:].replace("_", " ").replace("'", "['’]"))
+    listed = "|".join(f"{letter}(?:{'|'.join(ends)})" for letter, ends in by_letter.items())
     return rf"\b(?:{listed}){tail}"
 
 
@@ -134,6 +138,10 @@ _IS_THE_ANSWER = re.compile(
     re.I,
 )
 _MAY_BE_THE_ANSWER = re.compile(" (?:is|be|was|seems|appears|looks|fits|matches) ")
+_CALLED_ANSWER = re.compile(
+    "answer|option|choice|statement|one|correct|right|best|likely|plausible|accurate|appropriate"
+    "|suitable|fits|matches"
+)
 # Words that may stand before a phrase or a bare answer without being a claim of their own.
 _LEADING_WORDS = """
     so but then therefore thus hence and finally overall clearly definitely certainly surely sure
@@ -285,7 +293,8 @@ def read(response: str, vocabulary: Vocabulary) -> Reading:
 
 
 def _plain(text: str) -> str:
-    return _COPULA.sub("", plain(text))
+    text = plain(text)
+    return text if text.isascii() else _COPULA.sub("", text)
 
 
 def _is_taken_back(one: Enclosed, answer: str, said: str) -> bool:
@@ -357,7 +366,6 @@ def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
     last_line = text.rfind("\n") + 1
     items = _ITEM.findall(text.upper()) if isinstance(vocabulary, Options) else ()
     is_review = len(set(items)) > 1
-    lowered = text.lower() if text.isascii() else ""
     for number, (first, last) in enumerate(spans):
         # A bare answer, or a leading yes or no, stands first or opens the last line.
         if number == 0 or first == last_line:
@@ -384,31 +392,60 @@ def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
             elif number == len(spans) - 1 and not is_review:
                 alone = vocabulary.whole(text[first:last])
                 # "The answer is no. Incorrect." and "no? No." deny what stands before.
-                denies = _WRONG_LATER.match(text, first) or vocabulary.whole(
-                    text[slice(*spans[number - 1])].rstrip("?？ ")
-                )
-                if alone and not denies:
+                before = text[slice(*spans[number - 1])].rstrip("?？ ") if alone else ""
+                if alone and not (_WRONG_LATER.match(text, first) or vocabulary.whole(before)):
                     yield Commitment(alone, "bare", first, last, first, last)
-        amid = _CONCLUDED_AMID.search(text, first, last)
-        if amid:
-            start = _LEADS.match(text, amid.end() + 1).end()
+        concluded_amid, phrase_ends, verdicts = _marks(text[first:last])
+        if concluded_amid:
+            start = _LEADS.match(text, first + concluded_amid + 1).end()
             value = vocabulary.whole(_IT_IS.sub("", text[start:last]))
             if value:
                 yield Commitment(value, "bare", start, last, first, last)
-        has_phrase = not lowered or _IN_PHRASES.search(lowered, first, last)
-        for phrase in _PHRASE.finditer(text, first, last) if has_phrase else ():
-            # "The event happens in 3 - 7 s": behind its subject
-            is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
-            opens_clause = is_event or _opens_clause(text, first, phrase.start())
-            for start in dict.fromkeys((phrase.end(), _LEADS.match(text, phrase.end()).end())):
+        for at, form in phrase_ends:
+            behind = first + at
+            for start in dict.fromkeys((behind, _LEADS.match(text, behind).end())):
                 answer = vocabulary.begin(text[start:])
                 if answer:
                     end = start + answer[1]
-                    form = "phrase" if opens_clause else AMID
                     yield Commitment(answer[0], form, start, end, first, max(end, last))
                     break
-        if _MAY_BE_THE_ANSWER.search(text, first, last):
-            yield from _is_the_answer(text, first, last, vocabulary)
+        # "B is the correct answer": the answer opens the sentence or its last clause.
+        for at, end in verdicts:
+            start = _LEADS.match(text, first).end()
+            head = text[start : first + at]
+            comma = max(head.rfind(mark) for mark in (", ", ": ", "，"))
+            for begun in (start, start + comma + 1):
+                value = vocabulary.whole(text[begun : first + at])
+                if value:
+                    yield Commitment(value, "phrase", begun, first + end, first, last)
+                    break
+
+
+class _Marks(NamedTuple):
+    """Where a sentence speaks of its answer: the end of a "so" within it (0: none), the end and the
+    form of each answer phrase, start and end of each "is the answer"."""
+
+    concluded: int
+    phrases: list[tuple[int, str]]
+    verdicts: list[tuple[int, int]]
+
+
+@lru_cache(maxsize=1 << 10)  # "The answer is B." ends many responses that begin differently
+def _marks(sentence: str) -> _Marks:
+    amid = _CONCLUDED_AMID.search(sentence)
+    # A look for words is quick where small letters are looked for.
+    lowered = sentence.lower() if sentence.isascii() else ""
+    phrases = []
+    if not lowered or _IN_PHRASES.search(lowered):
+        for phrase in _PHRASE.finditer(sentence):
+            # "The event happens in 3 - 7 s": behind its subject
+            is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
+            is_own = is_event or _opens_clause(sentence, 0, phrase.start())
+            phrases.append((phrase.end(), "phrase" if is_own else AMID))
+    verdicts = []
+    if _MAY_BE_THE_ANSWER.search(sentence) and _CALLED_ANSWER.search(sentence.lower()):
+        verdicts = [found.span() for found in _IS_THE_ANSWER.finditer(sentence)]
+    return _Marks(amid.end() if amid else 0, phrases, verdicts)
 
 
 def _opens_clause(text: str, first: int, at: int) -> bool:
@@ -444,21 +481,6 @@ def _bare(text: str, at: int, vocabulary: Vocabulary) -> tuple[str, str, int, in
     return None
 
 
-def _is_the_answer(
-    text: str, first: int, last: int, vocabulary: Vocabulary
-) -> Iterator[Commitment]:
-    """Yield what "B is the correct answer": the answer opens the sentence."""
-    for verdict in _IS_THE_ANSWER.finditer(text, first, last):
-        start = _LEADS.match(text, first).end()
-        head = text[start : verdict.start()]
-        comma = max(head.rfind(mark) for mark in (", ", ": ", "，"))
-        for begun in (start, start + comma + 1):
-            value = vocabulary.whole(text[begun : verdict.start()])
-            if value:
-                yield Commitment(value, "phrase", begun, verdict.end(), first, last)
-                break
-
-
 def takes_back(beside: str) -> bool:
     """Return whether the words beside an enclosed answer ask, suppose, deny, keep it open or turn
     from it."""
@@ -474,8 +496,13 @@ def _is_void(one: Commitment, text: str) -> bool:
     sentence = text[one.first : one.last]
     if sentence.rstrip().endswith(("?", "？")) or text[one.end : one.end + 2].strip()[:1] == "?":
         return True
-    before = text[one.first : one.start]
-    after = text[one.end : one.last]
+    before, after = text[one.first : one.start], text[one.end : one.last]
+    return _is_denied(before, after, one.form == "leading verdict")
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_denied(before: str, after: str, leads: bool) -> bool:
+    """Return whether the words before and behind an answer suppose, report or deny it."""
     if _CONDITION.search(before) or _CONDITION.search(_BECAUSE.split(after, maxsplit=1)[0]):
         return True
     beside = _BECAUSE.split(_OWN_WORDS.sub("", after), maxsplit=1)[0]
@@ -483,7 +510,7 @@ def _is_void(one: Commitment, text: str) -> bool:
         return True
     if _NOT_BEFORE.search(before) or (_IT_IS_X.search(before) and _THAT_ONE.match(after)):
         return True
-    return bool(one.form != "leading verdict" and _DENIED_AFTER.match(after))
+    return not leads and _DENIED_AFTER.match(after) is not None
 
 
 def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
@@ -491,17 +518,11 @@ def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
     later."""
     if one.form == AMID:
         return True
-    before = text[one.first : one.start]
-    after = text[one.end : one.last]
-    beside = _BECAUSE.split(after, maxsplit=1)[0]
-    if _OPENING.search(before) or _OPENING.search(beside) or _TURN.search(after):
-        return True
-    if _OR.match(after) or _is_followed_by_another(one, after, vocabulary):
+    before, after = text[one.first : one.start], text[one.end : one.last]
+    if _is_left_open(before, after) or _is_followed_by_another(one, after, vocabulary):
         return True
     later = text[one.last :]
-    if _OFFER.search(text, one.end):
-        return True
-    if _CORRECTION.search(after) or _CORRECTION.search(later):
+    if _OFFER.search(text, one.end) or _CORRECTION.search(later):
         return True
     is_truth = isinstance(vocabulary, Truths)
     for first, last in sentences(later):
@@ -528,6 +549,16 @@ def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
         if REFUSAL.search(sentence) and not is_truth:
             return True
     return False
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_left_open(before: str, after: str) -> bool:
+    """Return whether the words before and behind an answer keep it open, turn from it or correct
+    it."""
+    beside = _BECAUSE.split(after, maxsplit=1)[0]
+    if _OPENING.search(before) or _OPENING.search(beside) or _TURN.search(after):
+        return True
+    return bool(_OR.match(after) or _CORRECTION.search(after))
 
 
 def _is_followed_by_another(one: Commitment, after: str, vocabulary: Vocabulary) -> bool:

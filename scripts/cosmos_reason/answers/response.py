@@ -34,7 +34,10 @@ _MARKUP = re.compile(
     r"|```(?:json)?|(?<![\w)])['’]|['’](?!\w)"
 )
 _BLANKS, _LINES = re.compile(r"[^\S\n]+"), re.compile(r" ?\n[\n ]*")
-_SENTENCE_END = re.compile(r"(?<=[.!?;])(?<!\b[ie]\.[eg]\.)[ ]+(?![✗✘❌×✖✓✔✅])|(?<=[。！？；])|\n")
+# A blank is what the search jumps to; only texts of other languages end without one.
+_BLANK_OR_LINE = r" (?<=[.!?;] )(?<!\b[ie]\.[eg]\. ) *(?![✗✘❌×✖✓✔✅])|\n"
+_SENTENCE_END = re.compile(_BLANK_OR_LINE)
+_ANY_SENTENCE_END = re.compile(rf"(?<=[。！？；])|{_BLANK_OR_LINE}")
 _INITIAL = re.compile(r"\W*(?:[A-Za-z]|\d{1,2}|No|Option [A-Z])[.)]")
 
 
@@ -144,7 +147,8 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each sentence. An initial like "A." or "1." belongs to what follows
     it."""
     start = 0
-    for stop in _SENTENCE_END.finditer(text):
+    ends = _SENTENCE_END if text.isascii() else _ANY_SENTENCE_END
+    for stop in ends.finditer(text):
         piece = text[start : stop.start()]
         if stop[0] != "\n" and _INITIAL.fullmatch(piece):
             continue

@@ -66,16 +66,16 @@ def find(
 ) -> list[Gap]:
     """Return the wrong rows in order; `paths` maps a row's video_id to the file. Clips are counted
     by file: a record of an annotation file is often one question of several about its clip."""
-    # The best that is known of each clip: where it lies, how its row names it, or its id.
-    path_of = {row.video_id: paths.get(row.video_id) or row.media or row.video_id for row in rows}
-    wrong = [row for row in rows if not row.correct]
-    clip_rows = Counter(path_of[row.video_id] for row in rows)
-    clip_gaps = Counter(path_of[row.video_id] for row in wrong)
+    # Rows of a record without a path share the medium that the last of them names.
+    given = {row.video_id: row.media for row in rows if row.video_id not in paths}
+    path_of = [paths.get(row.video_id) or given.get(row.video_id) or row.video_id for row in rows]
+    clip_rows = Counter(path_of)
+    wrong = [(row, path) for row, path in zip(rows, path_of, strict=True) if not row.correct]
+    clip_gaps = Counter(path for _, path in wrong)
     # By question and truth, too: where annotations changed, an id may mean another question.
     earlier = {(row.id, row.question, row.gt): row.outcome for row in before or ()}
     gaps = []
-    for row in wrong:
-        path = path_of[row.video_id]
+    for row, path in wrong:
         gap = Gap(
             row,
             path,

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from sys import intern
 
@@ -113,8 +113,11 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
     found += grade(graded, asked_for, options.tolerance)
     prompt = record.get("prompt")
     answer_type = prompt.get("answer_type") if isinstance(prompt, dict) else None
+    forms: dict[str, str] = {}
     for row in graded:
-        row.form = form_asked(row.question, answer_type == "letter")
+        if row.question not in forms:
+            forms[row.question] = form_asked(row.question, answer_type == "letter")
+        row.form = forms[row.question]
     if options.boxes:
         found += convert_boxes(graded, options.boxes, record.get("media_dir") or "")
     cut = evaluation_record.cut_answers(graded, record)
@@ -182,7 +185,6 @@ def _job_of(path: Path) -> Path | None:
     return next((folder for folder in above if (folder / JOB_FILE).is_file()), None)
 
 
-@lru_cache(maxsize=1 << 12)
 def form_asked(question: str, adds_letter: bool = False) -> str:
     """Return the form that a prompt asks the answer in, one of FORMS or "any"; `adds_letter` says
     that the evaluation asked for the letter wherever there are options."""
@@ -199,15 +201,17 @@ def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list
     whether that is right.
 
     Returns a finding about ground truths that cannot be read as the type asked for."""
+    by_question = defaultdict(list)  # what a question offers is read once for all of its rows
     for row in graded:
-        row.type = answers.question_type(row.question, row.gt) if type == "auto" else type
-        _grade_row(row, (), tolerance)
+        by_question[row.question].append(row)
+    for members in by_question.values():
+        for row in members:
+            _grade_row(row, type, (), tolerance)
     # A second look: which few texts are labels shows only once all rows have been read.
     if type in ("auto", "label"):
         for members, labels in _closed_sets(graded):
             for row in members:
-                row.type = "label"
-                _grade_row(row, labels, tolerance)
+                _grade_row(row, "label", labels, tolerance)
     unread = [row.id for row in graded if row.lacks_truth]
     message = "row(s) whose ground truth is no answer of their type; they count as wrong"
     fix = BY_THE_DATA
@@ -217,17 +221,15 @@ def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list
     return rows.about(unread, "EVAL-GT-TYPE", findings.ERROR, "rows", message, fix)
 
 
-def _grade_row(row: Row, labels: tuple[str, ...], tolerance: float) -> None:
-    verdict = answers.verdict(row.question, row.gt, row.response, row.type, labels, tolerance)
-    row.expected = intern(verdict.expected) if verdict.expected else verdict.expected
-    row.answer = verdict.answer
-    if verdict.answer and row.type in answers.CLOSED_TYPES:
-        row.answer = intern(verdict.answer)
-    row.rule = verdict.rule
-    row.overlap = verdict.overlap
-    row.parts = verdict.parts
+def _grade_row(row: Row, type: str, labels: tuple[str, ...], tolerance: float) -> None:
+    verdict = answers.verdict(row.question, row.gt, row.response, type, labels, tolerance)
+    row.type, row.expected, row.answer, row.rule, _, is_right, row.overlap, row.parts = verdict
+    # A million rows share their few answers.
+    row.expected = intern(row.expected) if row.expected else row.expected
+    if row.answer and row.type in answers.CLOSED_TYPES:
+        row.answer = intern(row.answer)
     row.labels = labels
-    row.correct = row.error is None and verdict.correct
+    row.correct = row.error is None and is_right
 
 
 def words_read(row: Row) -> str:

@@ -55,7 +55,8 @@ def score(rows: Sequence[Row]) -> dict:
     counts = Counter()
     for table in tables.values():
         counts.update(table.get("", {}))
-    soft_matches = sum(row.correct or is_soft_match(row) for row in rows)
+    # Only free text matches softly.
+    soft_matches = sum(row.correct for row in rows) + sum(map(is_soft_match, by_type["text"]))
     return {
         "schema_version": 1,
         **summary(rows),
@@ -68,7 +69,7 @@ def score(rows: Sequence[Row]) -> dict:
         "per_tag": {tag: summary(by_tag[tag]) for tag in sorted(by_tag)},
         "per_group": {group: summary(by_group[group]) for group in sorted(by_group)},
         "confusion_matrix": matrix(counts),
-        "text": text_metrics(by_type["text"]) if "text" in by_type else None,
+        "text": text_metrics(by_type["text"]) if by_type["text"] else None,
         "overlap": {kind: overlaps(by_type[kind]) for kind in PLACE_TYPES if kind in by_type},
         "parts": {kind: parts(by_type[kind]) for kind in MEASURED_TYPES if kind in by_type},
     }
@@ -146,20 +147,21 @@ def confusions(rows: Iterable[Row]) -> dict[str, Counter[tuple[str, str]]]:
     types. Choices have a table for each question and are called by their texts; of other types all
     rows are one, under an empty question."""
     # Rows that differ in nothing that is counted are named once.
-    alike = Counter()
+    by_question: dict[str, Counter] = defaultdict(Counter)
     for row in rows:
         if row.type in CLOSED_TYPES and row.expected is not None:
             # What is no answer gets a column of its own, so that recall counts it as a miss and
             # no class as a prediction.
             given = NO_ANSWERS.get(row.outcome)
             question = row.question if row.type == CHOICES else ""
-            alike[question, row.expected, given or row.answer, given is not None] += 1
+            by_question[question][row.expected, given or row.answer, given is not None] += 1
     tables: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for (question, expected, given, is_none), count in alike.items():
+    for question, alike in by_question.items():
         texts = options(question)
-        expected = texts.get(expected) or expected
-        given = given if is_none else texts.get(given) or given
-        tables[cluster(question)][expected, given] += count
+        table = tables[cluster(question)]
+        for (expected, given, is_none), count in alike.items():
+            named = given if is_none else texts.get(given) or given
+            table[texts.get(expected) or expected, named] += count
     return tables
 
 
