@@ -35,10 +35,8 @@ def compare(answer: str, expected: str, type: str) -> tuple[float, dict[str, flo
     RIGHT_OVERLAP, lie within NEAR, or run within NEAR_PATH. A match of events counts as much as its
     caption has the words expected."""
     said, meant = items_of(answer), items_of(expected)
-    if type == POINTS:
-        return _compare_points(said, meant)
-    if type == TRAJECTORIES:
-        return _compare_paths(said, meant)
+    if type in (POINTS, TRAJECTORIES):
+        return _compare_distances(said, meant, type)
     overlaps = [[_overlap(one, other, type) for other in meant] for one in said]
     parts, pairs = {}, []
     for limit in AP_OVERLAPS if type == BOX3D else OVERLAPS:
@@ -77,8 +75,11 @@ def _mean(values: Sequence[float]) -> float:
 def _alike(one: Item, other: Item) -> bool:
     """Return whether an element has the label expected; boxes in space without their number
     ("car_1")."""
-    said, meant = one.label.partition("_")[0], other.label.partition("_")[0]
-    return not meant or said == meant
+    return not _kind(other) or _kind(one) == _kind(other)
+
+
+def _kind(box: Item) -> str:
+    return box.label.partition("_")[0]
 
 
 def _overlap(one: Item, other: Item, type: str) -> float:
@@ -102,13 +103,12 @@ def _apart(one: Item, other: Item) -> float:
 def _average_precision(said: Sequence[Item], meant: Sequence[Item]) -> dict[str, float]:
     """Return AP3D as the cookbook's evaluator has it: the share of a label's boxes that match at an
     overlap, mean over the labels expected, then over AP_OVERLAPS."""
-    labels = {item.label.partition("_")[0] for item in meant}
     at = {}
     for limit in AP_OVERLAPS:
         precisions = []
-        for label in labels:
-            ours = [item for item in said if item.label.partition("_")[0] == label]
-            theirs = [item for item in meant if item.label.partition("_")[0] == label]
+        for label in {_kind(item) for item in meant}:
+            ours = [item for item in said if _kind(item) == label]
+            theirs = [item for item in meant if _kind(item) == label]
             hit = [[float(_overlap(one, two, BOX3D) >= limit) for two in theirs] for one in ours]
             precisions.append(len(assigned(hit)) / len(ours) if ours else 0.0)
         at[limit] = _mean(precisions) if precisions else 0.0
@@ -138,52 +138,43 @@ def caption_f1(one: Item, other: Item) -> float:
     return 2 * (ours & theirs).total() / (ours.total() + theirs.total())
 
 
-def _compare_points(said, meant) -> tuple[float, dict[str, float]]:
-    """Points against points, or against the boxes that they must lie in."""
-
-    def distance(one: Item, other: Item) -> float:
-        """Return a distance in sides of the picture; to a box it is that to the nearest place in
-        it."""
-        (x, y), (left, top), (right, bottom) = one.at[:2], other.at[:2], other.at[-2:]
-        return math.hypot(max(left - x, 0, x - right) / WHOLE, max(top - y, 0, y - bottom) / WHOLE)
-
-    apart = [[distance(one, other) for other in meant] for one in said]
+def _compare_distances(said, meant, type: str) -> tuple[float, dict[str, float]]:
+    """Compare trajectories, or points with points or the boxes that they must lie in, by distances
+    in sides of the picture."""
+    is_path = type == TRAJECTORIES
+    ours = [_steps(item) for item in said] if is_path else said
+    theirs = [_steps(item) for item in meant] if is_path else meant
+    distance = frechet if is_path else _to_place
+    apart = [[distance(one, other) for other in theirs] for one in ours]
     hits, near = [], []
     for one, row in zip(said, apart, strict=True):
-        # A box is no point.
-        alike = [len(one.at) == 2 and other.label in ("", one.label) for other in meant]
-        limits = [0.0 if len(other.at) == 4 else NEAR for other in meant]
-        hits.append(
-            [float(ok and far <= most) for ok, far, most in zip(alike, row, limits, strict=True)]
-        )
-        near.append([1 / (1 + far) if ok else 0.0 for ok, far in zip(alike, row, strict=True)])
-    hit = len(assigned(hits))
-    score = _dice(hit, said, meant)
-    parts = {"f1": score, "hit_rate": hit / len(meant) if meant else 1.0}
-    pairs = assigned(near)
-    if pairs:
-        parts["distance"] = _mean([apart[one][other] for one, other in pairs])
-    return score, {name: round(value, 6) for name, value in parts.items()}
-
-
-def _compare_paths(said, meant) -> tuple[float, dict[str, float]]:
-    ours = [_steps(item) for item in said]
-    theirs = [_steps(item) for item in meant]
-    apart = [[frechet(one, other) for other in theirs] for one in ours]
-    hits, near = [], []
-    for one, row in zip(said, apart, strict=True):
-        alike = [other.label in ("", one.label) for other in meant]
-        hits.append([float(ok and far <= NEAR_PATH) for ok, far in zip(alike, row, strict=True)])
-        near.append([1 / (1 + far) if ok else 0.0 for ok, far in zip(alike, row, strict=True)])
-    score = _dice(len(assigned(hits)), said, meant)
+        hit, close = [], []
+        for far, other in zip(row, meant, strict=True):
+            limit = NEAR_PATH if is_path else 0.0 if len(other.at) == 4 else NEAR
+            # A box that a response names is no point.
+            is_alike = other.label in ("", one.label) and (is_path or len(one.at) == 2)
+            hit.append(float(is_alike and far <= limit))
+            close.append(1 / (1 + far) if is_alike else 0.0)
+        hits.append(hit)
+        near.append(close)
+    hit_count = len(assigned(hits))
+    score = _dice(hit_count, said, meant)
     parts = {"f1": score}
+    if not is_path:
+        parts["hit_rate"] = hit_count / len(meant) if meant else 1.0
     pairs = assigned(near)
     if pairs:
-        parts["frechet"] = _mean([apart[one][other] for one, other in pairs])
-        parts["dtw"] = _mean([warped(ours[one], theirs[other]) for one, other in pairs])
-        ends = [math.dist(ours[one][-1], theirs[other][-1]) for one, other in pairs]
-        parts["end_distance"] = _mean(ends)
+        parts["frechet" if is_path else "distance"] = _mean([apart[i][j] for i, j in pairs])
+    if pairs and is_path:
+        parts["dtw"] = _mean([warped(ours[i], theirs[j]) for i, j in pairs])
+        parts["end_distance"] = _mean([math.dist(ours[i][-1], theirs[j][-1]) for i, j in pairs])
     return score, {name: round(value, 6) for name, value in parts.items()}
+
+
+def _to_place(one: Item, other: Item) -> float:
+    """Return how far a point is from another, or from the nearest place in a box."""
+    (x, y), (left, top), (right, bottom) = one.at[:2], other.at[:2], other.at[-2:]
+    return math.hypot(max(left - x, 0, x - right) / WHOLE, max(top - y, 0, y - bottom) / WHOLE)
 
 
 def _steps(item: Item) -> list[Point]:

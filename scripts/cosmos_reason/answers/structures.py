@@ -290,25 +290,18 @@ def _path(value: object) -> tuple[float, ...] | None:
 
 
 def _trajectories(listed: list) -> list[Item] | None:
-    """Return a list of points is one trajectory, of which each label names another."""
+    """Return the trajectories of a list: each element is one, or all are points, of which each
+    label names another trajectory."""
     if any(isinstance(one, dict) and _has(one, PATH) for one in listed):
-        found = []
+        named = [
+            (_names(one)[0], _value(one, PATH) if isinstance(one, dict) else None) for one in listed
+        ]
+    elif listed and all(map(_path, listed)):
+        named = [("", one) for one in listed]
+    else:
+        by_label = defaultdict(list)
         for one in listed:
-            at = _path(_value(one, PATH)) if isinstance(one, dict) else None
-            if at is None:
-                return None
-            found.append(Item(at, _names(one)[0]))
-        return found
-    paths = [_path(one) for one in listed]
-    if listed and all(paths):
-        return [Item(at) for at in paths]
-    by_label = defaultdict(list)
-    for one in listed:
-        by_label[_names(one)[0]].append(one)
-    found = []
-    for label, points in by_label.items():
-        at = _path(points)
-        if at is None:
-            return None
-        found.append(Item(at, label))
-    return found
+            by_label[_names(one)[0]].append(one)
+        named = list(by_label.items())
+    found = [Item(at, label) for label, points in named if (at := _path(points))]
+    return found if len(found) == len(named) else None
