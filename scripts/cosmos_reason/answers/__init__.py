@@ -41,6 +41,7 @@ _ASKS_TRUTH = re.compile(
     r"\btrue\b|\bT ?(?:/|or) ?F\b|^\W*(?:is|are|was|were|do|does|did|can|could|has|have|will)\b",
     re.I,
 )
+_SECOND_OPTION = re.compile(r"[Bb][.):\]]|B -")
 _LONE_LETTER = re.compile(r"\W*[A-Z]\W*|\(?[A-H][.)]\s+\S.*|\([A-H]\).*")
 _ASKS_BOX = re.compile(r"bbox|box(?:es)?\b|\bx_?1\b|\bx_?min\b|框", re.I)
 _ASKS_TIME = re.compile(
@@ -163,7 +164,8 @@ def reading_of(
 
 
 def _read_text(response: str) -> Reading:
-    """Free text: what is enclosed last, else what the only answer phrase names, else all of it."""
+    """Read free text: what is enclosed last, else what the only answer phrase names, else all of
+    it."""
     said = final_answer(response)
     if not said:
         return Reading(None, "no response", "")
@@ -184,6 +186,7 @@ def _read_text(response: str) -> Reading:
     return Reading(said, "whole response", said)
 
 
+@lru_cache(maxsize=1 << 12)
 def question_type(question: str, gt: str) -> str:
     """Return one of TYPES, from the ground truth and what the question asks for; never `label`,
     which only a whole set can show. A ground truth whose form nothing declares is text."""
@@ -210,8 +213,7 @@ def _may_have_options(question: str, gt: str) -> bool:
     they are."""
     if len(gt) == 1 and gt in "ABCDEGH":
         return False
-    marks = ("B.", "B)", "B:", "B]", "B -", "b.", "b)", "b:", "b]")
-    return not question.isascii() or any(mark in question for mark in marks)
+    return not question.isascii() or _SECOND_OPTION.search(question) is not None
 
 
 @lru_cache(maxsize=8192)
@@ -235,7 +237,8 @@ def _type(gt: str) -> str:
 
 
 def _is_truth(said: str) -> bool:
-    """Yes, no, or a sentence that begins so; "right" and "positive" may be labels."""
+    """Return whether it is yes, no or a sentence that begins so; "right" and "positive" may be
+    labels."""
     may_be_label = said.lower() in ("correct", "right", "positive", "negative")
     if said.isascii() and not may_be_label and TRUTHS.whole(said):
         return True
@@ -256,7 +259,7 @@ def normalise(gt: str, type: str, question: str = "", labels: tuple[str, ...] = 
 
 
 def rescaled(answer: str, type: str, across: float, down: float) -> str:
-    """Boxes, points and trajectories as `reading_of` gives them, in another measure."""
+    """Return boxes, points or trajectories, as `reading_of` gives them, in another measure."""
     if type in SET_TYPES:
         return scaled(answer, type, across, down)
     place, _, label = answer.partition("]")

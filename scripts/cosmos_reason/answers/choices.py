@@ -43,8 +43,8 @@ _BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
 @lru_cache(maxsize=1 << 12)
 def options(question: str) -> dict[str, str]:
-    """Letter -> text of the options in a question; {} when fewer than two. Written `A. x`, `A) x`,
-    `(A) x`, `[A] x`, `A: x`, `A、x`, or on a line each `A - x`."""
+    """Return letter -> text of the options in a question, {} when fewer than two. They are written
+    `A. x`, `A) x`, `(A) x`, `[A] x`, `A: x`, `A、x`, or on a line each `A - x`."""
     question = composed(question).replace("**", "")
     first = _FIRST_MARKER.search(question)
     return _listed(question[max(0, first.start() - 2) :]) if first else {}
@@ -124,7 +124,7 @@ class Labels(Vocabulary):
         return found if found and BOUNDARY.match(text, found[1]) else None
 
     def beginning(self, text: str) -> tuple[str, int] | None:
-        """Like begin(), but whatever follows the last word."""
+        """Return what begin() does, whatever follows the last word."""
         text = text[: self.reach]
         lowered = text.lower()
         if lowered[:1] not in self.initials:
@@ -141,7 +141,8 @@ class Labels(Vocabulary):
         return None
 
     def inside(self, text: str, at: int) -> tuple[str, int] | None:
-        """Like beginning(); the verb that an answer begins with may have its s: "turns right"."""
+        """Return what beginning() does; the verb that an answer begins with may have its s: "turns
+        right"."""
         rest = text[at : at + self.reach + 2]
         found = Labels.beginning(self, rest)
         if found:

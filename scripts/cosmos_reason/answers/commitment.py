@@ -318,7 +318,7 @@ def phrases(text: str) -> list[str]:
 
 
 def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
-    """Return what an enclosure holds is read like a response of its own."""
+    """Read what an enclosure holds like a response of its own."""
     if one.content is None or not plain(one.content):
         return Reading(None, "empty enclosure", one.content or "")
     text = _plain(one.content)
@@ -432,6 +432,7 @@ class _Marks(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)  # "The answer is B." ends many responses that begin differently
 def _marks(sentence: str) -> _Marks:
+    """Return where a sentence speaks of its answer, whatever the answer is."""
     amid = _CONCLUDED_AMID.search(sentence)
     # A look for words is quick where small letters are looked for.
     lowered = sentence.lower() if sentence.isascii() else ""

@@ -178,8 +178,8 @@ def _to_place(one: Item, other: Item) -> float:
 
 
 def _steps(item: Item) -> list[Point]:
-    """STEPS points at equal lengths along a trajectory, in sides of the picture: how densely one
-    is written does not count."""
+    """Return STEPS points at equal lengths along a trajectory, in sides of the picture: how densely
+    one is written does not count."""
     points = [(x / WHOLE, y / WHOLE) for x, y in zip(item.at[::2], item.at[1::2], strict=True)]
     lengths = [math.dist(one, other) for one, other in pairwise(points)]
     total = sum(lengths)

@@ -193,7 +193,8 @@ def as_text(place: Place) -> str:
 
 
 def overlap(answer: str, expected: str) -> float:
-    """Intersection over union of two spans or two boxes; 0 for a box without the label expected."""
+    """Return the intersection over union of two spans or two boxes, 0 for a box without the label
+    expected."""
     (one, said), (other, label) = map(_parts, (answer, expected))
     return 0.0 if label and said != label else intersection_over_union(one, other)
 

@@ -115,7 +115,7 @@ _NO_VALUE = frozenset(_NO_VALUE_WORDS.split())
 
 
 def _table() -> dict[str, tuple[str, Decimal]]:
-    """Name -> (the first unit of its kind, how many of that one is)."""
+    """Return name -> (the first unit of its kind, how many of that one it is)."""
     known = {}
     for kind in _TABLE.split("|"):
         base = kind.split()[0]

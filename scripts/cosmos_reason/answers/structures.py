@@ -220,7 +220,7 @@ def _has(one: dict, keys: Sequence[str]) -> bool:
 
 
 def _numbers(value: object, *counts: int) -> tuple[float, ...] | None:
-    """Finite numbers, as many as one of `counts`."""
+    """Return finite numbers, as many as one of `counts` says."""
     if not isinstance(value, list) or len(value) not in counts:
         return None
     for one in value:
@@ -267,7 +267,7 @@ def _point(one: object) -> tuple[float, ...] | None:
 
 
 def _box3d(one: object) -> tuple[float, ...] | None:
-    """Centre and sizes; turns are left out, as the cookbook's evaluator does."""
+    """Return centre and sizes; turns are left out, as by the cookbook's evaluator."""
     at = _numbers(_value(one, SPACE) if isinstance(one, dict) else one, 6, 7, 9)
     return at[:6] if at and min(at[3:6]) > 0 else None
 
