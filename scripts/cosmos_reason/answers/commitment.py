@@ -279,7 +279,10 @@ def read(response: str, vocabulary: Vocabulary) -> Reading:
     if not found:
         return _read_plain(text, vocabulary)
     enclosed = [_read_enclosed(one, vocabulary) for one in found]
-    outside = _read_plain(_plain(_without(said, found)), vocabulary)
+    beside = said
+    for one in reversed(found):
+        beside = f"{beside[: one.start]}\n{beside[one.end :]}"
+    outside = _read_plain(_plain(beside), vocabulary)
     for one, reading in zip(found, enclosed, strict=True):
         if reading.answer is None:
             return reading
@@ -332,16 +335,6 @@ def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
     if inner:
         return _read_enclosed(inner[-1], vocabulary)
     return _read_plain(text, vocabulary)._replace(words=one.content)
-
-
-def _without(said: str, found: list[Enclosed]) -> str:
-    """Return the response around its enclosures."""
-    parts = []
-    at = 0
-    for one in found:
-        parts.append(said[at : one.start])
-        at = one.end
-    return "\n".join([*parts, said[at:]])
 
 
 def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:

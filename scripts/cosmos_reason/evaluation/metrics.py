@@ -147,14 +147,16 @@ def confusions(rows: Iterable[Row]) -> dict[str, Counter[tuple[str, str]]]:
     types. Choices have a table for each question and are called by their texts; of other types all
     rows are one, under an empty question."""
     # Rows that differ in nothing that is counted are named once.
-    by_question: dict[str, Counter] = defaultdict(Counter)
+    by_question: dict[str, dict] = defaultdict(dict)
     for row in rows:
         if row.type in CLOSED_TYPES and row.expected is not None:
             # What is no answer gets a column of its own, so that recall counts it as a miss and
             # no class as a prediction.
             given = NO_ANSWERS.get(row.outcome)
             question = row.question if row.type == CHOICES else ""
-            by_question[question][row.expected, given or row.answer, given is not None] += 1
+            alike = by_question[question]
+            key = row.expected, given or row.answer, given is not None
+            alike[key] = alike.get(key, 0) + 1
     tables: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for question, alike in by_question.items():
         texts = options(question)
