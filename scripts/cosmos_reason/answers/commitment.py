@@ -313,11 +313,20 @@ def phrases(text: str) -> list[str]:
     """Return what the answer phrases of a plain text name, each up to the end of its sentence."""
     found = []
     for first, last in sentences(text):
-        for phrase in _PHRASE.finditer(text, first, last):
-            named = text[phrase.end() : last].strip(" .")
-            if named and _opens_clause(text, first, phrase.start()):
+        sentence = text[first:last]
+        for phrase in _phrases_in(sentence):
+            named = sentence[phrase.end() :].strip(" .")
+            if named and _opens_clause(sentence, phrase.start()):
                 found.append(named)
     return found
+
+
+def _phrases_in(sentence: str) -> list[re.Match]:
+    """Return the answer phrases of a sentence, whatever stands before and behind them."""
+    # A look for words is quick where small letters are looked for.
+    if sentence.isascii() and not _IN_PHRASES.search(sentence.lower()):
+        return []
+    return list(_PHRASE.finditer(sentence))
 
 
 def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
@@ -427,26 +436,23 @@ class _Marks(NamedTuple):
 def _marks(sentence: str) -> _Marks:
     """Return where a sentence speaks of its answer, whatever the answer is."""
     amid = _CONCLUDED_AMID.search(sentence)
-    # A look for words is quick where small letters are looked for.
-    lowered = sentence.lower() if sentence.isascii() else ""
     phrases = []
-    if not lowered or _IN_PHRASES.search(lowered):
-        for phrase in _PHRASE.finditer(sentence):
-            # "The event happens in 3 - 7 s": behind its subject
-            is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
-            is_own = is_event or _opens_clause(sentence, 0, phrase.start())
-            phrases.append((phrase.end(), "phrase" if is_own else AMID))
+    for phrase in _phrases_in(sentence):
+        # "The event happens in 3 - 7 s": behind its subject
+        is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
+        is_own = is_event or _opens_clause(sentence, phrase.start())
+        phrases.append((phrase.end(), "phrase" if is_own else AMID))
     verdicts = []
     if _MAY_BE_THE_ANSWER.search(sentence) and _CALLED_ANSWER.search(sentence.lower()):
         verdicts = [found.span() for found in _IS_THE_ANSWER.finditer(sentence)]
     return _Marks(amid.end() if amid else 0, phrases, verdicts)
 
 
-def _opens_clause(text: str, first: int, at: int) -> bool:
+def _opens_clause(sentence: str, at: int) -> bool:
     """Return whether a phrase opens its sentence or a clause of it. Of a long sentence the end is
     looked at: without that a text of one sentence would be read again for each phrase in it."""
-    start = max(first, at - LONGEST_LEAD)
-    before = text[start:at] if start == first else f"…{text[start:at]}"
+    start = max(0, at - LONGEST_LEAD)
+    before = f"…{sentence[start:at]}" if start else sentence[:at]
     return _CLAUSE_START.search(before) is not None
 
 
