@@ -472,6 +472,24 @@ def test_rewards_are_what_the_score_counts():
     assert answers.reward(QUESTIONS["when"], "10s-20s", "15s to 25s") == pytest.approx(1 / 3)
 
 
+def test_what_is_remembered_of_one_question_is_not_taken_for_another():
+    """Equal responses and ground truths, read by what each question counts, offers or may be."""
+    counted = [read(f"How many {noun} are there?", "2", "2 cars") for noun in ("cars", "trucks")]
+    assert [found.correct for found in counted] == [True, False]
+    offered = [
+        read(f"What does it do?\nA. {first}\nB. {second}", "A", "turn left")
+        for first, second in (("turn left", "stop"), ("stop", "turn left"))
+    ]
+    assert [found.answer for found in offered] == ["A", "B"]
+    labelled = [
+        read("What is it?", "red", "red", type="label", labels=labels)
+        for labels in (("red", "green"), ("blue", "green"))
+    ]
+    assert [found.answer for found in labelled] == ["red", None]
+    near = [read("How far is it?", "100", "101", tolerance=share) for share in (0.0, 0.1)]
+    assert [found.correct for found in near] == [False, True]
+
+
 # -- types and options --
 
 
