@@ -143,13 +143,13 @@ def _void_garbage(graded: list[Row]) -> None:
     """Make errors of rows that all say one sign again and again ("!!!!"): a model whose numbers
     are not finite answers so, whoever loads it."""
     answered = [row for row in graded if row.error is None]
-    said = {"".join((row.response or "").split()) for row in answered}
-    signs = set("".join(said))
-    is_garbage = (
-        len(signs) == 1 and min(map(len, said)) >= FEWEST_SIGNS and not signs.pop().isalnum()
-    )
-    if not is_garbage or len(answered) < FEWEST_ALIKE:
+    sign = (answered[0].response or "").strip()[:1] if answered else ""
+    if not sign or sign.isalnum() or len(answered) < FEWEST_ALIKE:
         return
+    for row in answered:  # the first that says anything else ends the search
+        said = "".join((row.response or "").split())
+        if len(said) < FEWEST_SIGNS or said.strip(sign):
+            return
     for row in answered:
         row.error = (
             f"{(row.response or '')[:8]!r} is all that the model says: its weights are broken"
