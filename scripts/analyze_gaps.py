@@ -93,7 +93,7 @@ def main(args) -> cli.Outcome:
     remarks = [one for path in args.training_metrics for one in training_remarks.beside(path)]
     annotations = args.kpi_ann_path
     annotations = s3.local(annotations) if s3.is_uri(annotations) else Path(annotations)
-    video_ids = {row.video_id for row in rows}
+    video_ids = (row.video_id for row in rows)
     paths, problems = gaps.media_paths(annotations, args.kpi_media_path, video_ids)
     found += problems
 

@@ -112,7 +112,7 @@ def confusion(row: Row) -> str:
 
 
 def media_paths(
-    annotation_path: Path, media_path: str, wanted: set[str]
+    annotation_path: Path, media_path: str, wanted: Iterable[str]
 ) -> tuple[dict[str, str], list[Finding]]:
     """Return video_id -> full media path for the ids `wanted`, from an annotation file; findings
     for those not in it, and for media that are not there. An archive is unpacked. Raises Failure
@@ -127,12 +127,15 @@ def media_paths(
         message = "there is no such folder; name that of the clips"
         raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
     located = functools.cache(functools.partial(_located, media_path))  # a clip has many questions
+    # The file's own texts of a million ids would be kept beside those of the rows.
+    wanted_ids = {video_id: video_id for video_id in wanted}
     paths = {}
     missing = []
     outside = []
     records = JsonRecords(annotations.locate(annotation_path))
     for video_id, shown in annotations.stream(records, Tally(), make=id_and_media):
-        if video_id not in wanted or not shown:
+        video_id = wanted_ids.get(video_id)
+        if video_id is None or not shown:
             continue
         try:
             paths[video_id], is_there = located(shown[0].path)
@@ -141,7 +144,7 @@ def media_paths(
             continue
         if not is_there:
             missing.append(video_id)
-    unknown = sorted(wanted - paths.keys())
+    unknown = sorted(wanted_ids.keys() - paths.keys())
 
     found = about(
         outside,
