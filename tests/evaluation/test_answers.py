@@ -48,11 +48,11 @@ def test_the_set_is_long_enough_to_mean_something():
 def test_no_more_is_misjudged_or_unread_than_before(half):
     found = answer_set.tally([row for row in ROWS if row.half == half], answer_set.ours)
     assert found.accepted_wrong <= 0.001 and found.misread <= 0.001, found.differing
-    assert found.unread <= 0.48  # statements among them, which a person understands
+    assert found.unread <= 0.45
 
 
 @pytest.mark.parametrize(
-    ("name", "agreement"), [("a", 0.92), ("b", 0.93), ("c", 0.85), ("d", 0.88)]
+    ("name", "agreement"), [("a", 0.95), ("b", 0.95), ("c", 0.89), ("d", 0.92)]
 )
 def test_answers_written_from_the_page_are_read_as_it_says(name, agreement):
     found = answer_set.tally_blind(answer_set.blind(name))
@@ -224,6 +224,7 @@ LABELS = {
     [
         ("turn", "A", "The vehicle turns left."),
         ("turn", "C", "It goes straight."),
+        ("longest", "B", "The light turns on then off."),
         (WEATHER, "rain", "The weather is rain."),
         (WEATHER, "rain", "Weather: rain"),
         (WEATHER, "rain", "In the video, the weather is rain. The road is wet."),
@@ -231,16 +232,17 @@ LABELS = {
         (COLOUR, "red", "The light is red."),
         ("Who pushes the man?", "woman", "The woman pushes the man."),
         (HELMETS, "4", "There are 4 people."),
+        (HELMETS, "4", "Four people wear helmets."),
         (HELMETS, "4", "I can see 4 people wearing helmets in the clip."),
         ("many", "2", "2 cars are visible."),
         ("way", "left", "The vehicle goes left."),
         ("when", "3s - 7.5s", "The door opens from 3 s to 7.5 s."),
     ],
 )
-def test_a_statement_answers_nothing_however_true(question, gt, response):
+def test_a_question_said_again_commits(question, gt, response):
     labels = LABELS.get(question, ())
     found = read(question, gt, response, type="label" if labels else "auto", labels=labels)
-    assert (found.answer, found.correct) == (None, False), found
+    assert found.correct, found
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,9 @@ def test_a_statement_answers_nothing_however_true(question, gt, response):
         ("Is the light on?", "yes", "The light is on."),
     ],
 )
-def test_no_statement_that_only_resembles_the_answer_is_right(question, gt, response):
+def test_a_sentence_of_other_words_or_in_another_order_says_no_question_again(
+    question, gt, response
+):
     labels = LABELS.get(question, ())
     found = read(question, gt, response, type="label" if labels else "auto", labels=labels)
     assert not found.correct, found

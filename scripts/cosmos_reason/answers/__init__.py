@@ -91,9 +91,7 @@ def verdict(
     kind = question_type(question, gt) if type == "auto" else type
     if kind == "mcq":
         labels = labels or tuple(options(question).values())
-    # Only numbers are read by their question: what else is asked for stands in type and labels.
-    asked = question if kind in ("number", "ordinal") else ""
-    return _verdict(kind, asked, gt, response or "", labels, tolerance)
+    return _verdict(kind, question, gt, response or "", labels, tolerance)
 
 
 @lru_cache(maxsize=1 << 14)  # answers of an evaluation repeat
@@ -142,24 +140,24 @@ def reading_of(
     without its thinking."""
     if type == "mcq":
         texts = labels or tuple(options(question).values())
-        return read(response, options_vocabulary(texts))
+        return read(response, options_vocabulary(texts), question)
     if type == "label":
-        return read(response, labels_vocabulary(labels))
+        return read(response, labels_vocabulary(labels), question)
     if type == "direction":
-        return read(response, DIRECTION)
+        return read(response, DIRECTION, question)
     if type == "yes_no":
-        return read(response, TRUTHS)
+        return read(response, TRUTHS, question)
     if type == "number":
-        return read(response, numbers_vocabulary(question))
+        return read(response, numbers_vocabulary(question), question)
     if type == "ordinal":
-        found = read(response, numbers_vocabulary(RATED + question))
+        found = read(response, numbers_vocabulary(RATED + question), question)
         is_grade = found.answer is None or found.answer.removesuffix(" score").isdigit()
         answer = found.answer.removesuffix(" score") if found.answer and is_grade else None
         return found._replace(answer=answer, rule=found.rule if is_grade else "no grade")
     if type in SET_TYPES:
         return read_set(response, type)
     if type in PLACE_TYPES:
-        return read_place(response, type)
+        return read_place(response, type, question)
     return _read_text(response)
 
 

@@ -7,6 +7,7 @@ after must be the end of the sentence or a mark; "Turn left is not possible" is 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from string import ascii_uppercase
 
@@ -92,15 +93,27 @@ class Vocabulary:
         """Return the answer that stands at a place within a sentence, and where it ends."""
         return None
 
+    def within(self, text: str) -> tuple[str, str, str] | None:
+        """Return the only answer that a sentence names, and what stands before and behind it."""
+        found = list(self._named(text))
+        if not found or self.one_of([one[0] for one in found]) is None or len(found) > 1:
+            return None
+        answer, start, end = found[0]
+        return answer, text[:start], text[end:]
+
     def names_another(self, text: str, answer: str) -> bool:
         """Return whether a sentence names an answer that differs from one."""
+        return any(self.one_of([one[0], answer]) is None for one in self._named(text))
+
+    def _named(self, text: str) -> Iterator[tuple[str, int, int]]:
+        """Yield (answer, start, end) of all answers named in a text, of overlapping ones the
+        first."""
         at = 0
         while word := _WORD_START.search(text, at):
             found = self.inside(text, word.start())
-            if found and self.one_of([found[0], answer]) is None:
-                return True
+            if found:
+                yield found[0], word.start(), found[1]
             at = found[1] if found else word.end()
-        return False
 
 
 class Labels(Vocabulary):

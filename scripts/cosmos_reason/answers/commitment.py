@@ -31,6 +31,7 @@ from cosmos_reason.answers.response import (
     sentences,
     shortened,
 )
+from cosmos_reason.answers.restated import restated
 
 LONGEST_LEAD = 160  # characters
 _BOX = "□"  # stands in its sentence for a boxed answer
@@ -265,9 +266,25 @@ _WRONG_LATER = re.compile(
 _NAMES_ANSWER = re.compile(r"\b(?:answer|option|choice|yes|no)\b|(?<![\w'’])[B-HJ-Z](?![\w'’])")
 
 
+def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
+    """Return the one answer that a response commits to. A question said again with an answer in it
+    counts where nothing else does."""
+    found = _read(response, vocabulary)
+    if found.rule != UNREAD or not question:
+        return found
+    text = _plain(found.words)
+    said = restated(text, question, vocabulary)
+    if said is None:
+        return found
+    answer, (first, last) = said
+    one = Commitment(answer, "restated", first, last, first, last)
+    if _is_void(one, text) or _is_undone(one, text, vocabulary):
+        return Reading(None, "taken back", text)
+    return Reading(answer, one.form, text[first:last])
+
+
 @lru_cache(maxsize=1 << 14)  # the answers of an evaluation repeat
-def read(response: str, vocabulary: Vocabulary) -> Reading:
-    """Return the one answer that a response commits to."""
+def _read(response: str, vocabulary: Vocabulary) -> Reading:
     said = shortened(outside_thinking(response))
     text = _plain(said)
     if not text:

@@ -126,6 +126,14 @@ class Spans(Vocabulary):
             return None
         return as_text((first, last)), end
 
+    def inside(self, text: str, at: int) -> tuple[str, int] | None:
+        start = _LEAD_OF_SPAN.match(text, at).end()
+        found = _SPAN.match(text, start)
+        if found is None:
+            return None
+        first, last = seconds(found["first"]), seconds(found["last"])
+        return (as_text((first, last)), found.end()) if first < last else None
+
     def whole(self, text: str) -> str | None:
         """Return a span in any writing, start and end in lines or fields too."""
         text = _EVENT.sub("", text[:400]) if "{" in text else text
@@ -178,14 +186,14 @@ def form_of(gt: str) -> str:
     return "temporal" if _SAYS_TIME.search(written) else f"{BARE} temporal"
 
 
-def read_place(response: str, type: str) -> Reading:
+def read_place(response: str, type: str, question: str = "") -> Reading:
     """Read a span ("temporal") or a box. An object with their keys counts as enclosed."""
     vocabulary = _SPANS if type == "temporal" else _BOXES
     if "{" in response or "<box>" in response:
         said = outside_thinking(response)
         if vocabulary.whole(plain(said)) is None and not re.search(r"<answer>|\\boxed", said):
             response = _OBJECT.sub(lambda found: f"<answer>{found[0]}</answer>", said)
-    return read(response, vocabulary)
+    return read(response, vocabulary, question)
 
 
 def as_text(place: Place) -> str:

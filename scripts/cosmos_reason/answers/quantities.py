@@ -106,6 +106,7 @@ _STOP_WORDS = """
 _STOP = frozenset(_STOP_WORDS.split())
 _BESIDE_COUNTS = {"altogether", "of", "them", "times", "time", "all", "one"}
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b", re.I)
+_BEHIND = re.compile(r"[ -]?((?:[^\W\d_]|[/²^°])+)")
 _IN_TOTAL = re.compile(r" in (?:total|all)\Z", re.I)
 # With these the number is part of a statement, of a larger number, or not exact.
 _NO_VALUE_WORDS = """
@@ -202,6 +203,26 @@ class Numbers(Vocabulary):
         if not BOUNDARY.match(text, end) or _RANGE.match(text, end):
             return None
         return f"{value.normalize() + 0:f} {noun}".rstrip(), end
+
+    def inside(self, text: str, at: int) -> tuple[str, int] | None:
+        """A number with its unit; what it counts stands behind it as a word of the question."""
+        match = _NUMBER.match(text, at)
+        value = self._value(match) if match else None
+        if value is None:
+            return None
+        end = match.end("unit") if match["unit"] else match.start("tail")
+        if match["tail"] is None:
+            end = match.end()
+        named = match["unit"] or match["prefix"] or ""
+        following = _BEHIND.match(text, end)
+        if following and not named and _unit(following[1]):
+            named, end = following[1], following.end()
+        elif following and following[1].lower() in ("am", "pm", "times"):
+            named = "" if following[1] == "times" else following[1]
+            end = following.end()
+        elif text[end : end + 1].isalnum():  # "12th"
+            return f"{value} {text[end:]}", end
+        return f"{value.normalize() + 0:f} {_unit(named) or named.lower()}".rstrip(), end
 
     def _value(self, match: re.Match) -> Decimal | None:
         if match["spelled"]:

@@ -1,0 +1,145 @@
+"""A question said again with its answer in it: "There are 4 cars on the left", "Weather: Clear".
+
+Beside the answer only words of the question may stand, in its order, so that whatever denies,
+hedges, reports or speaks of something else is no such sentence: what is passed over is a list of
+words here, what undoes is not.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from cosmos_reason.answers.choices import Options, Truths, Vocabulary
+from cosmos_reason.answers.response import sentences
+
+LONGEST = 300  # characters of a sentence, or of a question
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_SUBJECTS = ("it", "he", "she", "they", "this")
+# These add nothing to a question or an answer, wherever they stand.
+_FREE_WORDS = """
+    a an the is are was were be been being am do does did has have had will there i we
+    it he she they this that these those located"""
+_FREE = frozenset(_FREE_WORDS.split())
+# Words of a question that name nothing which its answer would have to speak of.
+_ASKING_WORDS = """
+    what which who whom whose when where how many much why way following option options answer
+    best describes describe most next likely correct name find give tell inspect identify state
+    classify determine choose select locate time question
+    video clip scene image picture frame frames footage"""
+_ASKING = _FREE | frozenset(_ASKING_WORDS.split())
+_MODALS = ("should", "must", "would", "can")
+_PREPOSITIONS = ("of", "in", "on", "at", "to", "from", "for", "with", "by", "and", "or")
+FIRST = 3  # words of a question, of which its answer has to say one
+_SEEN = re.compile(
+    r"\b(?:in|from|based on|according to) (?:the|this) (?:video|clip|images?|frames?|footage|scene"
+    r"|picture),?|\b(?:i|we) (?:can )?(?:see|count|counted|observe)\b|\bin (?:total|all)\b"
+    r"|\b(?:a|the) total of\b|\b(?:visible|present|shown|seen)$|\bexactly\b|\bfor(?= \d)"
+    r"|^(?:so|therefore|thus|hence|overall|finally),? ",
+    re.I,
+)
+_COUNTS = re.compile(r"(?:\A|\b(?:is|are|was|were)|[:=])\s*\Z")
+_LETTERED = re.compile(r"(?<![\w'’])[A-Z][).:](?=\s|\Z)|(?<![\w'’])[B-HJ-Z](?![\w'’])")
+_IS_QUESTION = re.compile(
+    r"(?:what|which|who|whom|whose|when|where|how|why|is|are|was|were|do|does|did|has|have|will|can)\b",
+    re.I,
+)
+# A question with one of these is not answered by its own words.
+_TURNED = re.compile(
+    r"\b(?:not|no|never|without|except|false|incorrect|wrong|least|other than|un\w+ly)\b|n['’]t\b",
+    re.I,
+)
+
+
+def restated(
+    text: str, question: str, vocabulary: Vocabulary
+) -> tuple[str, tuple[int, int]] | None:
+    """Return the answer of a plain text whose first or last sentence says the question again, and
+    where that sentence is; None where there is none, or another answer stands anywhere."""
+    if isinstance(vocabulary, Truths) or not text.isascii():
+        return None
+    if isinstance(vocabulary, Options) and _LETTERED.search(text):
+        return None
+    asked = _asked(question)
+    if not asked:
+        return None
+    spans = list(sentences(text))
+    for number in dict.fromkeys((0, len(spans) - 1)):
+        first, last = spans[number]
+        sentence = text[first:last].strip(" .!-*•")
+        if len(sentence) > LONGEST or sentence.endswith("?") or _IS_QUESTION.match(sentence):
+            continue
+        found = vocabulary.within(_SEEN.sub("", sentence).strip(" ,"))
+        if found is None:
+            continue
+        answer, before, after = found
+        if answer.isdigit() and sentence.endswith(answer) and not _COUNTS.search(before):
+            continue  # "car 2"
+        is_long = len(sentence.split()) - len(f"{before} {after}".split()) > 2
+        may_refer = number == 0 and before.split(" ")[0].lower() in _SUBJECTS
+        words = _said_again(before, after, asked)
+        if words is None or not (is_long or may_refer or _speaks_of(words, asked)):
+            continue
+        rest = [text[start:end] for at, (start, end) in enumerate(spans) if at != number]
+        if any(vocabulary.names_another(one, answer) for one in rest):
+            return None
+        return answer, (first, last)
+    return None
+
+
+@lru_cache(maxsize=1 << 12)
+def _asked(question: str) -> tuple[str, ...]:
+    """Return the words of what a question asks, its options and what it says of the form left
+    out; none of a question that its own words may answer wrongly."""
+    stem = re.split(r"\n\W?[Aa][.):]|\s\(?A[.):]\s", question, maxsplit=1)[0]
+    asking = [one for one in re.split(r"(?<=[.!?])\s+|\n", stem) if one.strip()]
+    said = next((one for one in reversed(asking) if one.endswith("?")), (asking or [""])[0])
+    head, _, tail = said.partition(": ")
+    said = head if len(head.split()) > 2 else tail or head
+    if len(said) > LONGEST or _TURNED.search(said) or not said.isascii():
+        return ()
+    return tuple(_stems(said))
+
+
+def _stems(text: str) -> list[str]:
+    """Return the words of a text as they are compared: "opens" and "opened" are "open"."""
+    found = []
+    for word in _WORD.findall(text.lower()):
+        word = word.removesuffix("'s").removesuffix("’s")
+        found.append(word if word in _ASKING else _stem(word))
+    return found
+
+
+def _stem(word: str) -> str:
+    for ending in ("ing", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            word = word[: -len(ending)]
+            break
+    return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word  # "stopped"
+
+
+def _said_again(before: str, after: str, asked: tuple[str, ...]) -> set[str] | None:
+    """Return the words around an answer, where they are those of the question, in its order."""
+    around = f"{before} {after}".strip(" .!")
+    if re.search(r"[^\w\s'’,:-]", around):
+        return None
+    words = _stems(before)
+    if words and words[-1] in _PREPOSITIONS and words[-1] in asked:
+        del words[-1]  # "drives in the left lane"
+    words += _stems(after)
+    at = 0
+    for word in words:
+        if word in _FREE or (word in _MODALS and word in asked):
+            continue
+        if word not in asked[at:]:
+            return None
+        at = asked.index(word, at) + 1
+    return set(words).difference(_PREPOSITIONS, _MODALS)
+
+
+def _speaks_of(words: set[str], asked: tuple[str, ...]) -> bool:
+    """Return whether words name what a question asks about: one of its first, or half of all."""
+    named = [word for word in asked if word not in _ASKING]
+    return bool(words.intersection(named[:FIRST])) or (
+        2 * len(words.intersection(named)) >= len(set(named)) > 0
+    )
