@@ -88,10 +88,10 @@ ci:
 test: $(DEVELOPED)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/integration -m "not integration and not release"
 
-# One integration test per promise of README, on two workers; the longest, a scan of the skill, first.
+# One integration test per promise of README, on two workers.
 test-promises: $(DEVELOPED)
 	tests/integration/install.sh
-	$(BIN)/python -m pytest -m promise -n 2 --dist loadfile --no-loadscope-reorder tests/integration/skill tests/integration
+	$(BIN)/python -m pytest -m promise -n 2 --dist loadfile --no-loadscope-reorder tests/integration
 
 # Servers, a browser, environments of other versions; PART=slurm runs one folder of tests/integration.
 # Installs Debian packages when run as root.

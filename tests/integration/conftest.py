@@ -16,6 +16,11 @@ CREDENTIALS = {
 }
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with the file that takes longest: a worker that had it last would be waited for."""
+    items.sort(key=lambda item: item.path.name != "test_distribution.py")
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint():
     """The address of an S3 server that lasts as long as the tests."""
