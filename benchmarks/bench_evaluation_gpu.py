@@ -134,7 +134,7 @@ class Casting(Hardware):
 
 
 def ask(root: Path, size: int, workers: int | None, is_quick: bool, limit: int):
-    """The row of a case, and the response to each question."""
+    """Return the row of a case, and the response to each question."""
     spec = spec_of(root / GEOMETRY, {"evaluation.batch_size": size})
     responder = Timed(spec)
     responder.workers, responder.is_quick = workers, is_quick

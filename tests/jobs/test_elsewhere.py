@@ -516,6 +516,20 @@ def test_a_job_that_is_submitted_to_slurm_runs_what_its_site_names(place, monkey
     assert job.options["place"]["offline"] is True
 
 
+def test_a_folder_that_a_container_may_have_mounted_is_not_written_anew(place):
+    render(place, "docker", "out", paths={str(place.root): str(place.root)})
+    (place.root / "bin").mkdir()
+    (place.root / "bin" / "docker").write_text("#!/bin/sh\n")
+    (place.root / "bin" / "docker").chmod(0o755)
+    environment = {"PATH": f"{place.root}/bin:{os.environ['PATH']}"}
+    for _ in range(2):
+        subprocess.run(["bash", "out/run.sh"], cwd=place.root, env=environment, check=True)
+    ids = (place.root / "out" / "runs").read_text().split()
+    assert sorted(ids) == sorted(path.name for path in (place.root / "jobs").glob("train-*"))
+    code, printed = render(place, "docker", "out")
+    assert code == 2 and printed["findings"][0]["id"] == "JOB-OUTPUT-EXISTS"
+
+
 def test_an_offline_site_pulls_no_image(place):
     """It says how the image comes there instead of waiting for a registry out of reach."""
     render(place, "docker", "out", paths={str(place.root): str(place.root)})

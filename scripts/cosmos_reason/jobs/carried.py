@@ -29,13 +29,14 @@ from cosmos_reason.spec import document
 
 JOB = Path("/job")  # where the container has the job's folder, whatever its name is outside
 SKILL = "skill"  # the folder with the programs
+RUNS = "runs"  # ids of the runs that Docker's run.sh has begun, a line each
 # What starts a launch, unless --name calls it otherwise, and what else lies or comes beside it.
 START = {"local": "run.sh", "docker": "run.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
 PLACE = ("context", "namespace")  # of a cluster, as flags of kubectl
 BESIDE = ("README.md", "launch.json", record.SPEC, record.CONTAINER_SPEC, "container.schema.json",
           "spec.schema.json",
-          "submit.sh", "environment", "skill", "home", "results", "jobs", "manifests", record.LOG,
-          record.METRICS)  # fmt: skip
+          "submit.sh", "environment", SKILL, RUNS, "home", "results", "jobs", "manifests",
+          record.LOG, record.METRICS)  # fmt: skip
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Job, less a pod's number
 RUN = """#!/usr/bin/env bash
 # {title}: starts the job in a container, with spec.toml beside this file.
@@ -56,6 +57,8 @@ mkdir -p {folders}
 grep -v '^#:schema ' "$here/{spec}" >"$job/{container_spec}"
 cp "$here/launch.json" "$job/"
 echo "$id" >"$job/run.id"
+# The container has this folder mounted: a plan must not write it anew meanwhile.
+{{ echo "$id" >>"$here/{runs}"; }} 2>/dev/null || true
 
 {command}
 date +%s >"$job/run.started"
@@ -438,6 +441,7 @@ def _docker(
         "folders": " ".join([*homes, *map(shlex.quote, outside)]),
         "spec": record.SPEC,
         "container_spec": record.CONTAINER_SPEC,
+        "runs": RUNS,
         "command": _command(job, site.get("skill_dir") if site else None),
         **_started(job),
     }
