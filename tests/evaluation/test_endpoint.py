@@ -26,7 +26,6 @@ from cosmos_reason.evaluation.run import run
 from cosmos_reason.media import files as media
 from cosmos_reason.media import sampling
 from cosmos_reason.media.sampling import VisionOptions
-from cosmos_reason.remote import chat
 from cosmos_reason.spec.prompts import CHOOSE
 
 
@@ -339,19 +338,22 @@ def test_a_key_is_masked_before_it_is_cut_and_as_json_writes_it(
         assert "canary" not in (tmp_path / "results" / "results.json").read_text(encoding="utf-8")
 
 
-def test_an_answer_that_drips_is_given_up_and_one_cut_short_is_counted(
-    evaluate_spec, server, monkeypatch
-):
+def test_one_answer_that_is_cut_short_is_counted(evaluate_spec, server):
     evaluate_spec["evaluation"]["limit"] = 1
-    body = {"choices": [{"message": {"content": "yes"}, "finish_reason": "length"}]}
-    server.plan = lambda question, number: (200, json.dumps(body).encode(), 0)
+    server.plan = lambda question, number: (200, said("yes", "length"), 0)
     assert ask(evaluate_spec, server)["cut_short"] == 1
-    evaluate_spec["custom"]["endpoint"]["timeout"] = 4
-    evaluate_spec["generation"]["max_tokens"] = 7
-    monkeypatch.setattr(chat, "ATTEMPTS", 1)
+
+
+def test_an_answer_that_drips_is_given_up(evaluate_spec, server, monkeypatch):
+    evaluate_spec["evaluation"]["limit"] = 1
+    who = Endpoint(evaluate_spec, server.url)
+    who.settle()
+    who.server.attempts = 1
     monkeypatch.setattr(Handler, "send_body", drip)
-    server.plan = lambda question, number: (200, said("yes"), 0)
-    assert ask(evaluate_spec, server)["failed"] == 1
+    # No byte of the answer is as late as this, the whole answer is.
+    who.server.timeout = 2
+    assert run(evaluate_spec, None, who)["failed"] == 1
+    assert len(server.requests) == 1
 
 
 def drip(self, answer):

@@ -10,7 +10,7 @@ import time
 import pytest
 import yaml
 from launch_site import PROGRAM, Site, ended
-from support import ROOT
+from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.jobs import record as jobs
@@ -52,13 +52,8 @@ class Elsewhere(Site):
 
     def command(self, script, *words):
         """(exit code, the document that --json prints)."""
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / script), *map(str, words), "--json"],
-            cwd=self.root,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self.root)},
-            capture_output=True,
-            text=True,
-        )
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(self.root)}
+        done = run_script(script, *words, "--json", cwd=self.root, env=env)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, json.loads(done.stdout)
 

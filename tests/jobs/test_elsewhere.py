@@ -11,7 +11,7 @@ import time
 import pytest
 import yaml
 from launch_site import Site, change
-from support import ROOT
+from support import ROOT, run_script
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import site as sites
@@ -50,15 +50,14 @@ def describe(place, platform, **more):
     return path
 
 
+def here(script, place, *words):
+    env = {"PATH": "/nowhere", "HOME": str(place.root), "SECRET_TOKEN": "x"}
+    return run_script(script, *words, cwd=place.root, env=env)
+
+
 def command(script, place, *words):
     """(exit code, the document that --json prints) on a PATH without docker, sbatch and kubectl."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / script), *map(str, words), "--json"],
-        cwd=place.root,
-        env={"PATH": "/nowhere", "HOME": str(place.root), "SECRET_TOKEN": "x"},
-        capture_output=True,
-        text=True,
-    )
+    done = here(script, place, *words, "--json")
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -566,14 +565,7 @@ def test_what_is_printed_of_a_folder_is_its_page(place, platform):
     more = {"kubernetes": {"volumes": volumes}} if platform == "kubernetes" else {}
     site = describe(place, platform, paths=paths, **more)
     words = ["plan", "train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/launch_job.py"), *words, "--output", "out"],
-        cwd=place.root,
-        env={"PATH": "/nowhere", "HOME": str(place.root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = here("launch_job.py", place, *words, "--output", "out")
     assert done.returncode == 0, done.stderr
     page = text_of(place.root / "out")["README.md"]
     assert "- expected there: /models/m" in page and str(outside) not in page
@@ -596,6 +588,7 @@ def test_a_plan_for_a_site_names_the_spec_and_keeps_the_flags_in_its_next(place)
     following = printed["next"].split()
     assert following[-4:] == ["--gpu-ids", "3", "--output", "train-there"]
     assert command("launch_job.py", place, *following[1:])[0] == 0
+    # A process of its own, which has this environment and no more.
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/launch_job.py"), *map(str, words)],
         cwd=place.root,
