@@ -168,7 +168,7 @@ def test_a_spec_edited_before_the_start_is_not_run(site):
 
     def edited(job, lock):
         (job.folder / "spec.toml").write_text("")
-        start(job, lock)
+        return start(job, lock)
 
     site.monkeypatch.setattr(local, "start", edited)
     folder = site.submit()

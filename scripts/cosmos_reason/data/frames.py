@@ -111,12 +111,12 @@ class Sampler:
             frame = media.resize(image[None], *sampling.image_size(*image.shape[:2], *grid))
             return Vision("image", np.repeat(frame, self.temporal_patch_size, axis=0), ())
         facts, shown = media.probe_video(path)
-        indices = sampling.frame_indices(facts.frames, facts.fps, self.options, facts.is_sampled)
+        indices = sampling.frame_indices(facts.frames, facts.fps, self.options, facts.shows_all)
         frames = media.decode_frames(path, indices)
         size = sampling.frame_size(*frames.shape[1:3], len(indices), *grid)
         seconds = [float(shown.at(index)) for index in indices]
         rate = facts.fps
-        if not facts.is_sampled:
+        if not facts.shows_all:
             rate *= len(indices) / facts.frames
         missing = -len(indices) % self.temporal_patch_size
         if missing:  # the last frame fills the last patch

@@ -10,8 +10,7 @@ import shlex
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.facts import spread, tables
 from cosmos_reason.data.survey import Survey
-from cosmos_reason.estimate import record_tokens
-from cosmos_reason.estimate.steps import steps_per_epoch, trained_records
+from cosmos_reason.estimate import record_tokens, steps
 from cosmos_reason.media import archives, sampling
 from cosmos_reason.remote import model_names, s3
 from cosmos_reason.spec import document
@@ -42,7 +41,7 @@ def predict(dataset: Survey, action: str, spec: dict, engine: str, is_trained: b
         "too_long": sum(total > limit for total in totals),
     }
     if action == "train" and is_trained:
-        prediction |= _loading(dataset, spec, max(vision_totals, default=0))
+        prediction |= _loading(dataset, spec, engine, max(vision_totals, default=0))
     return prediction
 
 
@@ -78,7 +77,7 @@ def _check_sampling(dataset: Survey, costs: list, spec: dict) -> None:
     for number, report in dataset.reports.items():
         if not report.facts or report.facts.kind != "video":
             continue
-        if not report.facts.is_sampled:
+        if not report.facts.shows_all:
             lengths.append(report.facts.frames)
         elif report.facts.frames > most:
             longer[number] = report.facts.frames
@@ -111,7 +110,7 @@ def check_rates(dataset: Survey, is_gate: bool) -> None:
         dataset.tally.fixes["DATA-FPS-MISSING"] = Fix(command=shlex.join(command))
 
 
-def _loading(dataset: Survey, spec: dict, vision_tokens: int) -> dict:
+def _loading(dataset: Survey, spec: dict, engine: str, vision_tokens: int) -> dict:
     """Return optimizer steps per epoch by number of GPUs, and the host memory of the batches one
     rank loads ahead when every sample has so many vision tokens."""
     mode = document.get(spec, RESPONSE_MODE)
@@ -120,25 +119,27 @@ def _loading(dataset: Survey, spec: dict, vision_tokens: int) -> dict:
         for row in reasoned:
             message = "got reasoning beside the answer, which response_mode answer leaves out"
             dataset.tally.add("DATA-REASONING", dataset.indices[row], dataset.ids[row], message)
-    records = trained_records(len(dataset.ids), len(reasoned), mode)
+    records = steps.trained_records(len(dataset.ids), len(reasoned), mode)
     parallel = spec["policy"]["parallelism"]
-    ranks = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
+    of_replica = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
+    replicas = 1 if engine == "transformers" else parallel["n_init_replicas"]
+    ranks = steps.ranks(replicas, of_replica)
     batch = spec["train"]["train_batch_per_replica"]
     drop_last = spec["train"]["train_policy"]["dataloader_drop_last"]
-    if records and not steps_per_epoch(records, batch, ranks, drop_last):
+    if records and not steps.steps_per_epoch(records, batch, ranks, drop_last):
         message = (
             f"got {records} records for {ranks} ranks x batch {batch}, "
             "expected at least one full batch"
         )
         dataset.tally.add("DATA-STEPS-NONE", 0, "-", message)
-    steps = {}
+    by_gpus = {}
     for gpus in (1, 2, 4, 8):
-        steps[str(gpus)] = steps_per_epoch(records, batch, gpus, drop_last)
+        by_gpus[str(gpus)] = steps.steps_per_epoch(records, batch, gpus, drop_last)
     model = spec["policy"]["model_name_or_path"]
     patch = sampling.patch_size(model)
     frames = model_names.known_family(model).frames_per_token
     ready = record_tokens.loader_bytes(spec["train"], vision_tokens, patch, frames)
     return {
-        "steps_per_epoch": steps,
+        "steps_per_epoch": by_gpus,
         "prefetch_bytes_per_rank": ready,
     }

@@ -21,6 +21,12 @@ def steps_per_epoch(records: int, batch: int, ranks: int = 1, drop_last: bool = 
     return per_rank // batch if drop_last else math.ceil(per_rank / batch)
 
 
+def ranks(replicas: int, ranks_of_replica: int, is_grpo: bool = False) -> int:
+    """Return how many take a batch of their own in a training: data-parallel ranks, but in GRPO,
+    and where cosmos-rl trains several replicas, whole replicas, which deal it to their ranks."""
+    return replicas if is_grpo or replicas > 1 else ranks_of_replica
+
+
 def total_steps(records: int, train: dict, ranks: int = 1) -> int:
     """Return optimizer steps of the whole run described by the spec's `train` table."""
     policy = train["train_policy"]

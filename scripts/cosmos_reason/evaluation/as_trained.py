@@ -194,6 +194,6 @@ def _typical_tokens(
             if clip.kind == "image":
                 counts.append(sampling.image_tokens(*size, options, patch))
             else:
-                frames = sampling.frame_count(clip.frames, clip.fps, options, clip.is_sampled)
+                frames = sampling.frame_count(clip.frames, clip.fps, options, clip.shows_all)
                 counts.append(sampling.video_tokens(*size, frames, options, patch))
     return int(statistics.median(counts)) if counts else None

@@ -238,7 +238,7 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
     # The record is there before anything starts: were this process killed at any moment from here
     # on, whoever asks for the job's state finds it, and its platform tells what became of it.
     try:
-        platforms.module(job.platform).start(job, lock)
+        job = platforms.module(job.platform).start(job, lock)
         platforms.spawn(job, lock)
     except Failure as failure:
         reason = failure.findings[0].message
@@ -251,7 +251,7 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
         say(f"{folder.name} was recorded: {look} tells whether it runs")
         raise
     finally:
-        os.close(lock)  # what was started has inherited it, and keeps it
+        os.close(lock)  # a supervisor, where there is one, has inherited it and keeps it
     return job, found
 
 

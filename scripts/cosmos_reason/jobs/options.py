@@ -383,9 +383,9 @@ class Launch(Options):
     `written` is the spec as its file has it; `spec` is the same completed, with absolute paths, as
     the job will run it: what is fetched for it later is written there. `case` is what the rules
     look at, invalid values replaced by the template's. `inputs` and `outputs` are what the spec
-    names, `completed` tells what was written for the trainer, `broken` what the rules have against
-    the spec. `folder` is the job's, whose name is its id. `site` describes the place where it is to
-    run, None for what can be asked from here.
+    names. `completed` tells what was written for the trainer, and which image and variables are
+    refused; `broken` what the rules have against the spec. `folder` is the job's, whose name is its
+    id. `site` describes the place where it is to run, None for what can be asked from here.
     """
 
     action: str

@@ -407,7 +407,7 @@ def _serve(pipe, decode: str, options: VisionOptions) -> None:
 
 def _sampled(facts: media.MediaFacts, options: VisionOptions) -> list[int]:
     try:
-        return frame_indices(facts.frames, facts.fps, options, facts.is_sampled)
+        return frame_indices(facts.frames, facts.fps, options, facts.shows_all)
     except Failure:
         # Whether the options suit the clip is a question of the spec; here only whether it decodes.
         return [0, facts.frames - 1]

@@ -72,7 +72,7 @@ class MediaFacts:
     pictures: str = ""
 
     @property
-    def is_sampled(self) -> bool:
+    def shows_all(self) -> bool:
         """Return whether all its frames are shown."""
         return self.pictures == LIST
 

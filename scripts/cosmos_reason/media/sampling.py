@@ -2,8 +2,9 @@
 cost.
 
 The arithmetic is that of qwen-vl-utils 0.0.14 (`smart_nframes`, `fetch_video`, `fetch_image`), the
-pre-processor of every engine this project drives. A token covers `patch_size * merge_size` pixels
-square and two frames.
+pre-processor of every engine this project drives, and for Cosmos3-Edge that of its own processor.
+A token covers `patch_size * merge_size` pixels square and `frames_per_token` frames of the family:
+two, of Edge one.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _family_of(spec: dict) -> Family:
 
 
 def frame_count(
-    total_frames: int, video_fps: float, options: VisionOptions, is_sampled: bool = False
+    total_frames: int, video_fps: float, options: VisionOptions, shows_all: bool = False
 ) -> int:
     """Return the frames sampled from a clip: a multiple of those of a token, and no fewer. Raises
     Failure when the clip is too short for the options. Of frames that were sampled before all are
@@ -114,7 +115,7 @@ def frame_count(
             "expected a clip with frames and a frame rate"
         )
         raise bad_input("DATA-CLIP-EMPTY", CLIP, message)
-    if is_sampled:
+    if shows_all:
         return math.ceil(total_frames / factor) * factor
     if options.nframes is not None:
         count = round(options.nframes / factor) * factor
@@ -136,15 +137,15 @@ def frame_count(
 
 
 def frame_indices(
-    total_frames: int, video_fps: float, options: VisionOptions, is_sampled: bool = False
+    total_frames: int, video_fps: float, options: VisionOptions, shows_all: bool = False
 ) -> list[int]:
     """Return indices of the sampled frames, evenly spread from the first to the last; raises
     Failure as `frame_count`. Of frames that were sampled before all, with one behind the last to be
     even."""
     import numpy as np
 
-    count = frame_count(total_frames, video_fps, options, is_sampled)
-    if is_sampled:
+    count = frame_count(total_frames, video_fps, options, shows_all)
+    if shows_all:
         return list(range(count))
     if options.family.clip_pixels:  # whose processor is numpy's linspace
         return np.linspace(0, total_frames - 1, count).round().astype(int).tolist()

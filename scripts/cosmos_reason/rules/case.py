@@ -157,15 +157,11 @@ class Case(dict):
 
     @property
     def ranks(self) -> int:
-        """Return how many take a batch of their own in a training: data-parallel ranks, but in
-        GRPO, and where cosmos-rl trains several replicas, whole replicas, which deal it to their
-        ranks."""
+        """Return how many take a batch of their own, as `schedule.ranks`."""
         if self.action not in actions.TRAINING:
             return 1
         replicas = self(REPLICAS) if self.cosmos else 1
-        if self.action == "grpo" or replicas > 1:
-            return replicas
-        return self.ranks_of_replica
+        return schedule.ranks(replicas, self.ranks_of_replica, self.action == "grpo")
 
     @property
     def ranks_of_replica(self) -> int:

@@ -1,5 +1,8 @@
 """Where jobs run: one module per platform, each with the same parts.
 
+Whoever asks for a job's state (`status`, `watch`, `list`) comes by `settled`, which waits a moment
+for an end, and `refresh`, which has the platform judge a job that nobody follows.
+
 FOLLOWED                         whether a supervisor of ours follows its jobs
 CHOOSES_GPUS                     whether it is asked for a number of GPUs, not for certain ones
 machine(launch)                  where the paths of a launch lie, None where that cannot be asked
@@ -13,14 +16,15 @@ unseen(job, spec)                findings: what the machine that will run a prep
                                  it, asked before inputs are fetched
 write(folder, job, spec) -> job  write the files that the work needs into the folder, which is not
                                  the job's yet, and record them
-start(job, lock)                 begin what the supervisor does not begin; the job stays PENDING
-supervise(job, lock)             see the job to its end, and record that
+start(job, lock) -> job          begin what the supervisor does not begin, and record what the
+                                 platform calls it; the job stays PENDING
+supervise(job, lock)             of a platform that is FOLLOWED: see the job to its end, record that
 judged(job) -> job               as it is true now, of a job that nobody follows; Failure (exit 3)
                                  when nobody can say
 end(job, grace)                  SIGTERM, and SIGKILL after `grace` seconds
 
-A supervisor lives in a session of its own, so that a closed terminal does not reach it, and
-inherits the job's lock.
+A supervisor, which local and Docker have, lives in a session of its own, so that a closed terminal
+does not reach it, and inherits the job's lock.
 """
 
 from __future__ import annotations

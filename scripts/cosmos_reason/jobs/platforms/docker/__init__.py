@@ -176,9 +176,9 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
 # -- the container -----------------------------------------------------------------------------
 
 
-def start(job: Job, lock: int) -> None:
-    """Pull the image when it is not there, and start the container. Raises Failure (exit 3) when
-    the engine refuses; the record then says why."""
+def start(job: Job, lock: int) -> Job:
+    """Pull the image when it is not there, and start the container; return the job with what the
+    engine calls it. Raises Failure (exit 3) when the engine refuses; the record then says why."""
     for path in job.outputs.values():
         Path(path).mkdir(parents=True, exist_ok=True)
     try:
@@ -202,7 +202,9 @@ def start(job: Job, lock: int) -> None:
     if record.cancel_requested(job.folder):  # while it was being started
         end(job, grace=0)
     with contextlib.suppress(Failure):  # what cannot be asked now, its supervisor will ask
-        _as_inspected(job, inspect(job)).write()
+        job = _as_inspected(job, inspect(job))
+        job.write()
+    return job
 
 
 def _pull(job: Job) -> None:

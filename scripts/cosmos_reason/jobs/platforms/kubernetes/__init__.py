@@ -276,9 +276,9 @@ def _with_options(work: Work, asked: dict, cpus: int | None, memory: str | None)
 # -- the start ---------------------------------------------------------------------------------
 
 
-def start(job: Job, lock: int) -> None:
-    """Make the Job of launch.yaml, and what belongs to it. Raises Failure (exit 3) when the cluster
-    refuses; the record then says why."""
+def start(job: Job, lock: int) -> Job:
+    """Make the Job of launch.yaml, and what belongs to it; return the job with its uid. Raises
+    Failure (exit 3) when the cluster refuses; the record then says why."""
     for path in job.outputs.values():
         Path(path).mkdir(parents=True, exist_ok=True)
     target = _cluster(job)
@@ -293,7 +293,9 @@ def start(job: Job, lock: int) -> None:
         reason = f"the Job could not be made: {refusal.message}"
         _with_causes(evidence.ended(job, None, reason), [refusal]).write()
         raise
-    replace(job, platform_ref=job.platform_ref | {"k8s_job": uid}).write()
+    job = replace(job, platform_ref=job.platform_ref | {"k8s_job": uid})
+    job.write()
+    return job
 
 
 def _cluster(job: Job) -> Cluster:

@@ -211,7 +211,7 @@ def _flags(job: Job) -> list[str]:
         # A training is told to save what it has before its limit ends it: its own limit, else the
         # partition's, of which a plan to carry knows nothing. SLURM may tell it up to a minute
         # earlier. What is sharded over several GPUs is large, and takes longer.
-        minutes = WARNING_SECONDS
+        minutes = partitions.UNLIMITED
         if options.get("time_limit"):
             minutes = partitions.minutes(options["time_limit"])
         elif "carried" not in options:
@@ -254,9 +254,10 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
 # -- the job -----------------------------------------------------------------------------------
 
 
-def start(job: Job, lock: int) -> None:
-    """Hand the job to the cluster. Raises Failure (exit 3) when it refuses, the record then says
-    why, and when nobody knows whether it took the job: whoever asks next finds out."""
+def start(job: Job, lock: int) -> Job:
+    """Hand the job to the cluster, and return it with the number that it got. Raises Failure
+    (exit 3) when the cluster refuses, the record then says why, and when nobody knows whether it
+    took the job: whoever asks next finds out."""
     # Made here, where the user's rights are; a node may mount it before the job begins.
     for path in job.outputs.values():
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -279,7 +280,9 @@ def start(job: Job, lock: int) -> None:
             fix = record.command("status", job.folder)
             raise cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
         slurm_id = seen.slurm_id
-    replace(job, platform_ref=reference | {"slurm_job_id": slurm_id}).write()
+    job = replace(job, platform_ref=reference | {"slurm_job_id": slurm_id})
+    job.write()
+    return job
 
 
 def judged(job: Job) -> Job:
