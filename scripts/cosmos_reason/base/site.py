@@ -29,9 +29,6 @@ WAYS_OUT = (
     "plan --output DIR; or run this there"
 )
 UNKNOWN = "JOB-SITE-UNKNOWN"
-# Architectures by the first word of a GPU's type, as NVIDIA publishes them.
-ARCHITECTURES = {"A100": "sm_80", "L40S": "sm_89", "H100": "sm_90", "H200": "sm_90",
-                 "B200": "sm_100"}  # fmt: skip
 # Options of a launch, by where the file has them.
 OPTIONS = {
     "image": "image",
@@ -124,8 +121,9 @@ class Site:
 
     def gpu_architecture(self) -> str:
         told = self.get("gpus.arch")
-        words = (self.get("gpus.type") or "").upper().split()
-        return told or next((ARCHITECTURES[word] for word in words if word in ARCHITECTURES), "")
+        kind = f" {(self.get('gpus.type') or '').upper()} "
+        known = bundle.skill_info()["gpu_chips"]
+        return told or next((arch for name, arch in known.items() if f" {name} " in kind), "")
 
     def disk(self, path: str) -> tuple[str, float] | None:
         """Return (folder, free GiB) of the innermost folder of `disk` that a path there lies in,

@@ -292,12 +292,14 @@ def _readme(
         lines.append(f"- image {job.image}")
         if site and site.is_offline and job.platform == "docker":
             save = f"i={job.image}; docker pull $i && docker save -o image.tar $i"
-            lines[-1] = (
-                f"- image, not pulled there: `{save}` here, `docker load -i image.tar` there"
-            )
+            load = "docker load -i image.tar"
+            lines[-1] = f"- nothing pulls the image there: `{save}` here, copy it, `{load}` there"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
         lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
+    environment = site.get("environment") if site and not job.image else None
+    if environment and (work / SKILL / bundle.ENGINE_PACKAGES).is_file():
+        lines.append(f"- {environment} needs the packages of {SKILL}/{bundle.ENGINE_PACKAGES}")
     if (work / SKILL).is_dir():
         size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
         lines.append(f"- skill/ holds the programs that run there, {size / 2**20:.1f} MiB")

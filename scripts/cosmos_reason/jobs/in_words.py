@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+from itertools import takewhile
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
@@ -13,9 +14,10 @@ from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
 
-# Flags of sbatch that say what a job gets.
-ASKED_OF_SLURM = ("--nodes=", "--partition=", "--account=", "--qos=", "--time=", "--cpus-per-task=",
-                  "--mem=", "--exclusive", "--gres=", "--gpus-per-node=")  # fmt: skip
+# Flags of sbatch that say nothing of what a job gets; all others are told.
+NOT_ASKED_OF_SLURM = ("--parsable", "--job-name=", "--ntasks-per-node=", "--export=", "--chdir=",
+                      "--open-mode=", "--output=", "--error=", "--requeue", "--no-requeue",
+                      "--signal=")  # fmt: skip
 
 
 def of_plan(job: Job, launch: Launch) -> str:
@@ -59,7 +61,8 @@ def of_rendered(job: Job) -> str:
     """Return what a job that is written out asks its place for, so that nobody opens the file."""
     asked = _gpus_in_words(job.resources).replace("GPUs not chosen", "all GPUs")
     if job.platform == "slurm":
-        asked = " ".join(word for word in job.command if word.startswith(ASKED_OF_SLURM))
+        flags = takewhile(lambda word: word.startswith("--"), job.command[1:])
+        asked = " ".join(word for word in flags if not word.startswith(NOT_ASKED_OF_SLURM))
     elif job.platform == "kubernetes":
         count = job.resources["gpus_per_node"]
         asked = f"{job.resources['nodes']} pod(s) of {count or 'no'} GPUs"

@@ -55,7 +55,7 @@ def few_samples(case: Case) -> str | bool:
     used = min(wanted, case.records or wanted)
     if not reads_records(case) or used >= FEW_SAMPLES:
         return False
-    return f"the data has {used} records" if used < wanted else True
+    return f"the data has {used} records, all are taken" if used < wanted else True
 
 
 RULES = (

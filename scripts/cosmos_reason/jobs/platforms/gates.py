@@ -182,8 +182,9 @@ def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> It
     if allowlists and not architectures:
         is_asked = options.gpu_arch_allowlist or options.image_supported_sm
         report = findings.error if is_asked else findings.warning
+        named = bundle.skill_info()["gpu_chips"].items()
         message = "got no compute capability, expected one to compare with the image's "
-        message += "(A100: sm_80, L40S and RTX 4090: sm_89, H100 and H200: sm_90)"
+        message += f"({', '.join(f'{name}: {arch}' for name, arch in named)})"
         fix = Fix(flags={"--gpu-arch": "SM"})
         yield report("PRE-GPU-ARCH-UNKNOWN", "GPUs", message, fix)
     # Only --image-supported-sm says that an architecture which is blocked has been proven to work.
