@@ -166,9 +166,14 @@ def with_sites(root: Path) -> None:
             "environment": "/srv/work/venv",
         },
     }
+    describe(root, "/srv/work", described)
+
+
+def describe(root: Path, there: str, described: dict[str, dict]) -> None:
+    """Write a site of each name, where `there` is the workspace here."""
     for name, facts in described.items():
         facts |= {"schema_version": 1, "name": name, "network": {"hub": False}}
-        facts["paths"] = {"/srv/work": str(root)}
+        facts["paths"] = {there: str(root)}
         files.write_json(root / "sites" / f"{name}.yaml", facts)  # JSON is YAML
 
 
@@ -229,4 +234,152 @@ def event_table(root: Path) -> None:
             for place, name in enumerate(names)]  # fmt: skip
     (root / "tours" / "events.csv").write_text(
         "\n".join(["clip,start,end,event", *rows]) + "\n", encoding="utf-8"
+    )
+
+
+# ---- of the second half --------------------------------------------------------------------------
+
+
+def footage(root: Path) -> None:
+    """Make footage/learn with 12 clips, footage/judge with 4, and the model."""
+    clips.write_split(root / "footage", "learn", 12, 21)
+    clips.write_split(root / "footage", "judge", 4, 21)
+    model(root)
+
+
+def far_places(root: Path) -> None:
+    """Make the footage and three places elsewhere where /data/vision is the workspace: hall9
+    (Docker, four GPUs), bench (Docker, one GPU) and ridge (SLURM, eight GPUs of a node)."""
+    footage(root)
+    ridge = {"partition": "nightly", "account": "robots", "time": "11:30:00"}
+    described = {
+        "hall9": {"platform": "docker", "gpus": {"type": "A100 80GB", "count": 4}},
+        "bench": {"platform": "docker", "gpus": {"type": "B200", "count": 1}},
+        "ridge": {
+            "platform": "slurm",
+            "gpus": {"type": "H100 80GB", "count": 8},
+            "slurm": ridge,
+            "environment": "/data/vision/env",
+        },
+    }
+    describe(root, "/data/vision", described)
+
+
+def week(root: Path) -> None:
+    """Make week/: logs of three trainings that died, named by the day."""
+    logs = Path(__file__).parent / "files"
+    (root / "week").mkdir()
+    for day, name in (("mon", "parallel-sizes"), ("wed", "tokens-cut"), ("sat", "workspace-mount")):
+        shutil.copy(logs / f"{name}.log", root / "week" / f"{day}.log")
+
+
+def faulty_gate(root: Path) -> None:
+    """Make gate/learn and gate/exam: a clip of no bytes, a letter that is no option, a question
+    that is answered yes and no, and a clip of exam that learn has under another name and asks
+    something else about."""
+    for name, clips_of in (("learn", 9), ("exam", 5)):
+        clips.write_split(root / "gate", name, clips_of, 31)
+    learn, exam = (root / "gate" / name for name in ("learn", "exam"))
+    (learn / "videos" / "learn-0005.mp4").write_bytes(b"")
+    shutil.copy(learn / "videos" / "learn-0008.mp4", exam / "videos" / "exam-0003.mp4")
+    records = files.read_json(learn / "annotations.json")
+    by_id = {row["id"]: row for row in records}
+    by_id["learn-0001-colour"]["conversations"][1]["value"] = "F"
+    said = by_id["learn-0002-light"]["conversations"]
+    other = "no" if said[1]["value"] == "yes" else "yes"
+    again = by_id["learn-0002-light"] | {"id": "learn-0002-light-again"}
+    again["conversations"] = [said[0], {"from": "gpt", "value": other}]
+    records = [row for row in records if row["id"] not in ("learn-0008-colour", "learn-0008-light")]
+    files.write_json(learn / "annotations.json", [*records, again])
+    asked = files.read_json(exam / "annotations.json")
+    files.write_json(
+        exam / "annotations.json", [row for row in asked if row["id"] != "exam-0003-direction"]
+    )
+
+
+def thinned_run(root: Path) -> None:
+    """Make from-lab/tuned_b, a training that was copied from another machine, with a best link that
+    ends there and lab.log. By the log step 45 has the lowest validation loss, but only the steps
+    15, 30 and 60 were kept; of these it is step 30."""
+    model(root)
+    run = root / "from-lab" / "tuned_b"
+    for step in (15, 30, 60):
+        shutil.copytree(root / "models" / "cosmos3-nano", run / "safetensors" / f"step_{step}")
+    shutil.rmtree(root / "models")
+    (root / "from-lab" / "best").mkdir()
+    (root / "from-lab" / "best" / "safetensors").symlink_to("/lab/9/safetensors/step_45")
+    stamp = "[rank0]:[cosmos] 2026-05-06 07:08:09,000 - cosmos - INFO - "
+    lines = [f"{stamp}[Policy] Loaded configuration: {{}}"]
+    for step, loss in {15: 0.91, 30: 0.42, 45: 0.37, 60: 0.58}.items():
+        lines += [
+            f"{stamp}Step: {step}/60, Loss: 0.20000, Grad norm: 1.00000",
+            f"{stamp}[SFT] Validation loss: {loss} for train step {step}/60, epoch 1",
+            f"{stamp}Saving huggingface checkpoint at step {step} to /lab/9/20260506070000...",
+            f"[rank0]:Exported safetensors to /lab/9/20260506070000/safetensors/step_{step}",
+        ]
+    (root / "lab.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def press_table(root: Path) -> None:
+    """Make press/log.csv: when a lamp glows in eight clips of two seconds, in milliseconds."""
+    clips.write_split(root, "press", 8, 41)
+    (root / "press" / "annotations.json").unlink()
+    names = sorted(path.name for path in (root / "press" / "videos").iterdir())
+    rows = [f"videos/{name},{300 + 50 * place},{700 + 50 * place},the lamp glows,{'AB'[place % 2]}"
+            for place, name in enumerate(names)]  # fmt: skip
+    (root / "press" / "log.csv").write_text(
+        "\n".join(["recording,on_ms,off_ms,what,shift", *rows]) + "\n", encoding="utf-8"
+    )
+
+
+def belt_table(root: Path) -> None:
+    """Make belt/videos with 16 clips and belt/moves.csv: file name, and as a letter the way that
+    the part goes."""
+    clips.write_split(root, "belt", 16, 53)
+    records = files.read_json(root / "belt" / "annotations.json")
+    (root / "belt" / "annotations.json").unlink()
+    rows = [
+        f"{row['video']},{row['conversations'][1]['value'][0].upper()}"
+        for row in records
+        if row["id"].endswith("direction")
+    ]
+    (root / "belt" / "moves.csv").write_text(
+        "\n".join(["clip,goes", *rows]) + "\n", encoding="utf-8"
+    )
+
+
+def answered(root: Path, name: str, rows: list[tuple[str, str, str]]) -> None:
+    """Write answers/<name>/results.json of (question, ground truth, response) rows."""
+    files.write_json(
+        root / "answers" / name / "results.json",
+        [
+            {"video_id": f"cam-{number:02d}", "question": question, "gt": gt, "response": said}
+            for number, (question, gt, said) in enumerate(rows)
+        ],
+    )
+
+
+def two_months(root: Path) -> None:
+    """Make answers/june and answers/july, 30 questions each: july has four right that june had
+    wrong, and three wrong that june had right."""
+    truths = ["yes" if number % 3 else "no" for number in range(30)]
+    other = {"yes": "no", "no": "yes"}
+    for name, wrong in (("june", {1, 2, 4, 6, 10, 11}), ("july", {10, 11, 17, 20, 24})):
+        rows = [
+            ("Is the lid closed? Answer yes or no.", gt, other[gt] if number in wrong else gt)
+            for number, gt in enumerate(truths)
+        ]
+        answered(root, name, rows)
+
+
+def pilot(root: Path) -> None:
+    """Make answers/pilot: 10 questions with letters, of which 6 are right, and 15 with yes or no,
+    of which 12 are right; two of the wrong ones are no answers."""
+    asked = "Which tool is used?\n(A) saw\n(B) drill\n(C) file\nAnswer with the option's letter."
+    letters = [(asked, "ABC"[n % 3], "ABC"[(n + (n >= 6)) % 3]) for n in range(10)]
+    truths = ["no" if n % 2 else "yes" for n in range(15)]
+    said = [*truths[:12], "yes" if truths[12] == "no" else "no", "", "The picture is too dark."]
+    asked = "Is a glove worn? Answer yes or no."
+    answered(
+        root, "pilot", [*letters, *[(asked, *pair) for pair in zip(truths, said, strict=True)]]
     )

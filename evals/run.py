@@ -15,12 +15,13 @@ examples:
   evals/run.py table                            BENCHMARK.md, of the runs that are kept
 
 Tasks are the cases whose `task` is true. Each is solved by fresh agents with the skill and without
-it, three times: characters are those that the agent received, commands those that it ran.
+it, three times: characters are those that the agent received, commands those that it ran. Cases
+whose `task` is "second" are solved once, with the skill, at the end; they are frozen.
 
 An assertion is one line, `FILES: [WHERE] TEST [VALUE]`. FILES is a pattern below the workspace of
 which one file must pass (a pattern that ends in / means a folder). WHERE is a dotted path into
-JSON, JSON lines, TOML or parquet, in which `[]` goes through a list and `#` is a length. TEST is
-one of == != >= <= has lacks exists absent, and VALUE is JSON.
+JSON, JSON lines, TOML or parquet, in which `[]` goes through a list (two of them make one list)
+and `#` is a length. TEST is one of == != >= <= has lacks exists absent, and VALUE is JSON.
 """
 
 import argparse
@@ -59,8 +60,19 @@ right, and no agent without the skill writes it: of accuracy, compare, dead-runs
 they told the same numbers, causes and faults in files of their own. The skill's own page is 6,900
 of the characters (7,700 in most of the first two runs).
 
-| task | skill | model | runs | right | characters | commands | dead ends | seconds |
+"""
+COLUMNS = """| task | skill | model | runs | right | characters | commands | dead ends | seconds |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+# Not computed: a case that changes after the freeze no longer has it.
+FROZEN = "00e5852a80f6f3a97eb51b3909eaa4776b216762c09fd16d5a7b52c443c67a86"
+SECOND = f"""
+## A second half, written before anybody solved it, run once
+
+Eleven more tasks, one of the kind of each above, with other data, numbers and words; only with the
+skill. SHA-256 of the cases as they were frozen, before the first run:
+`{FROZEN}`
+
 """
 
 
@@ -148,7 +160,8 @@ def at(value, where: str | None):
     for part in (where or "").replace("[]", ".[]").split("."):
         if part == "[]":
             rest = (where or "").split("[]", 1)[1].lstrip(".")
-            return [found for item in value if (found := at(item, rest)) is not NOTHING]
+            each = [found for item in value if (found := at(item, rest)) is not NOTHING]
+            return [one for found in each for one in found] if "[]" in rest else each
         if part == "#":
             value = len(value)
         elif part:
@@ -236,29 +249,37 @@ def record(case: dict, workspace: Path, args) -> Path:
     return path
 
 
+def digest() -> str:
+    """Return the SHA-256 of the second half's cases, whatever blanks and order of keys they are
+    written with."""
+    second = [case for case in cases().values() if case.get("task") == "second"]
+    text = json.dumps(second, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def table(results: Path = RESULTS) -> str:
-    """Return BENCHMARK.md: a row per task, with the skill and without it, and model."""
+    """Return BENCHMARK.md: a row per task, with the skill and without it, and model; then a row
+    per task of the second half."""
     kept = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
-    rows = []
+    halves = {True: [], "second": []}
     for case in cases().values():
-        if not case.get("task"):
-            continue
-        for skill in (True, False):
+        half = case.get("task")
+        for skill in {True: (True, False), "second": (True,), None: ()}[half]:
             runs = [one for one in kept if (one["task"], one["skill"]) == (case["id"], skill)]
             for model in sorted({one["model"] for one in runs}) or [None]:
-                rows.append(
-                    row_of(case, skill, model, [one for one in runs if one["model"] == model])
-                )
-    return HEAD + "\n".join(rows) + "\n"
+                of_model = [one for one in runs if one["model"] == model]
+                halves[half].append(row_of(case, skill, model, of_model))
+    first, second = (COLUMNS + "\n".join(rows) + "\n" for rows in halves.values())
+    return HEAD + first + SECOND + second
 
 
 def row_of(case: dict, skill: bool, model: str | None, runs: list[dict]) -> str:
-    cells = [case["id"].removeprefix("task-"), "yes" if skill else "no"]
+    cells = [case["id"].partition("-")[2], "yes" if skill else "no"]
     if not runs:
         return f"| {' | '.join([*cells, *['not run'] * 7])} |"
     cells += [
         model,
-        f"{len(runs)} of {RUNS}",
+        f"{len(runs)} of {1 if case['task'] == 'second' else RUNS}",
         f"{sum(one['right'] for one in runs)} of {len(runs)}",
     ]
     cells += [f"{statistics.median(one[name] for one in runs):,g}" for name in COUNTED]
