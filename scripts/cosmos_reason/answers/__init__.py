@@ -188,7 +188,11 @@ def _read_text(response: str) -> Reading:
 def question_type(question: str, gt: str) -> str:
     """Return one of TYPES, from the ground truth and what the question asks for; never `label`,
     which only a whole set can show. A ground truth whose form nothing declares is text."""
-    texts = tuple(options(question).values()) if _may_have_options(question, gt) else ()
+    texts: tuple[str, ...] = ()
+    # A lone letter up to H answers a choice whatever its options are; F may be "false".
+    is_letter = len(gt) == 1 and gt in "ABCDEGH"
+    if not is_letter and (not question.isascii() or _SECOND_OPTION.search(question)):
+        texts = tuple(options(question).values())
     if texts and read(gt, options_vocabulary(texts)).answer:
         return "mcq"
     kind = _type(gt)
@@ -204,14 +208,6 @@ def question_type(question: str, gt: str) -> str:
         is_said = kind == "temporal" or _ASKS_TIME.search(question)
         return "temporal" if is_said and not _ASKS_AMOUNT.search(question) else "text"
     return kind
-
-
-def _may_have_options(question: str, gt: str) -> bool:
-    """Return whether a question may have options; a lone letter up to H answers a choice whatever
-    they are."""
-    if len(gt) == 1 and gt in "ABCDEGH":
-        return False
-    return not question.isascii() or _SECOND_OPTION.search(question) is not None
 
 
 @lru_cache(maxsize=8192)

@@ -144,17 +144,24 @@ def _compare_distances(said, meant, type: str) -> tuple[float, dict[str, float]]
     is_path = type == TRAJECTORIES
     ours = [_steps(item) for item in said] if is_path else said
     theirs = [_steps(item) for item in meant] if is_path else meant
-    distance = frechet if is_path else _to_place
-    apart = [[distance(one, other) for other in theirs] for one in ours]
-    hits, near = [], []
-    for one, row in zip(said, apart, strict=True):
-        hit, close = [], []
-        for far, other in zip(row, meant, strict=True):
-            limit = NEAR_PATH if is_path else 0.0 if len(other.at) == 4 else NEAR
+    apart, hits, near = [], [], []
+    for i, one in enumerate(said):
+        row, hit, close = [], [], []
+        for j, other in enumerate(meant):
+            if is_path:
+                far, limit = frechet(ours[i], theirs[j]), NEAR_PATH
+            else:
+                # A box is as far as its nearest place.
+                (x, y), (left, top), (right, bottom) = one.at[:2], other.at[:2], other.at[-2:]
+                across, down = max(left - x, 0, x - right), max(top - y, 0, y - bottom)
+                far = math.hypot(across / WHOLE, down / WHOLE)
+                limit = 0.0 if len(other.at) == 4 else NEAR
             # A box that a response names is no point.
             is_alike = other.label in ("", one.label) and (is_path or len(one.at) == 2)
+            row.append(far)
             hit.append(float(is_alike and far <= limit))
             close.append(1 / (1 + far) if is_alike else 0.0)
+        apart.append(row)
         hits.append(hit)
         near.append(close)
     hit_count = len(assigned(hits))
@@ -169,12 +176,6 @@ def _compare_distances(said, meant, type: str) -> tuple[float, dict[str, float]]
         parts["dtw"] = _mean([warped(ours[i], theirs[j]) for i, j in pairs])
         parts["end_distance"] = _mean([math.dist(ours[i][-1], theirs[j][-1]) for i, j in pairs])
     return score, {name: round(value, 6) for name, value in parts.items()}
-
-
-def _to_place(one: Item, other: Item) -> float:
-    """Return how far a point is from another, or from the nearest place in a box."""
-    (x, y), (left, top), (right, bottom) = one.at[:2], other.at[:2], other.at[-2:]
-    return math.hypot(max(left - x, 0, x - right) / WHOLE, max(top - y, 0, y - bottom) / WHOLE)
 
 
 def _steps(item: Item) -> list[Point]:

@@ -63,6 +63,7 @@ def restated(
     asked = _asked(question)
     if not asked:
         return None
+    named = [word for word in asked if word not in _ASKING]
     spans = list(sentences(text))
     for number in dict.fromkeys((0, len(spans) - 1)):
         first, last = spans[number]
@@ -78,7 +79,11 @@ def restated(
         is_long = len(sentence.split()) - len(f"{before} {after}".split()) > 2
         may_refer = number == 0 and before.split(" ")[0].lower() in _SUBJECTS
         words = _said_again(before, after, asked)
-        if words is None or not (is_long or may_refer or _speaks_of(words, asked)):
+        if words is None:
+            continue
+        # It speaks of what is asked about when it names one of its first words, or half of all.
+        is_half = 2 * len(words.intersection(named)) >= len(set(named)) > 0
+        if not (is_long or may_refer or words.intersection(named[:FIRST]) or is_half):
             continue
         rest = [text[start:end] for at, (start, end) in enumerate(spans) if at != number]
         if any(vocabulary.names_another(one, answer) for one in rest):
@@ -106,16 +111,16 @@ def _stems(text: str) -> list[str]:
     found = []
     for word in _WORD.findall(text.lower()):
         word = word.removesuffix("'s").removesuffix("’s")
-        found.append(word if word in _ASKING else _stem(word))
+        if word in _ASKING:
+            found.append(word)
+            continue
+        for ending in ("ing", "ed", "es", "s", "e"):
+            if word.endswith(ending) and len(word) > len(ending) + 2:
+                word = word[: -len(ending)]
+                break
+        is_doubled = len(word) > 3 and word[-1] == word[-2]  # "stopped"
+        found.append(word[:-1] if is_doubled else word)
     return found
-
-
-def _stem(word: str) -> str:
-    for ending in ("ing", "ed", "es", "s", "e"):
-        if word.endswith(ending) and len(word) > len(ending) + 2:
-            word = word[: -len(ending)]
-            break
-    return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word  # "stopped"
 
 
 def _said_again(before: str, after: str, asked: tuple[str, ...]) -> set[str] | None:
@@ -135,11 +140,3 @@ def _said_again(before: str, after: str, asked: tuple[str, ...]) -> set[str] | N
             return None
         at = asked.index(word, at) + 1
     return set(words).difference(_PREPOSITIONS, _MODALS)
-
-
-def _speaks_of(words: set[str], asked: tuple[str, ...]) -> bool:
-    """Return whether words name what a question asks about: one of its first, or half of all."""
-    named = [word for word in asked if word not in _ASKING]
-    return bool(words.intersection(named[:FIRST])) or (
-        2 * len(words.intersection(named)) >= len(set(named)) > 0
-    )
