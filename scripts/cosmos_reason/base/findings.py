@@ -155,7 +155,12 @@ def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
     rest counted. A short fix stands on the line of its finding."""
     order = {ERROR: 0, WARNING: 1, INFO: 2}
     ranked = sorted(findings, key=lambda finding: order[finding.severity])
-    groups = _alike(ranked)
+    # Alike are findings that differ only in where they are; their fixes are pasted together.
+    alike: dict[tuple, list[Finding]] = {}
+    for finding in ranked:
+        said = (finding.severity, finding.id, finding.message, finding.fix.command)
+        alike.setdefault(said, []).append(finding)
+    groups = list(alike.values())
     lines = [_as_line(group) for group in groups[:limit]]
     left = sum(len(group) for group in groups[limit:])
     if left:
@@ -163,34 +168,21 @@ def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
     return printable("\n".join(lines))
 
 
-def _alike(findings: list[Finding]) -> list[list[Finding]]:
-    """Group findings that differ only in where they are; their fixes are pasted together."""
-    groups: dict[tuple, list[Finding]] = {}
-    for finding in findings:
-        alike = (finding.severity, finding.id, finding.message, finding.fix.command)
-        groups.setdefault(alike, []).append(finding)
-    return list(groups.values())
-
-
 def _as_line(group: list[Finding]) -> str:
     first = group[0]
     name = f"{first.id} {cut(first.where)}"
     fix = first.fix
     if len(group) > 1:
-        name = f"{first.id} x {len(group)}: {_places(group)}"
+        places = list(dict.fromkeys(cut(finding.where) for finding in group))
+        if len(places) > MOST_PLACES:
+            places[MOST_PLACES:] = [f"... and {len(places) - MOST_PLACES} more"]
+        name = f"{first.id} x {len(group)}: {', '.join(places)}"
         for finding in group[1:]:
             fix |= finding.fix
     line = f"{first.severity}: {name}: {cut(first.message)}"
     if not fix:
         return line
     return f"{line}  fix: {fix}" if fix.is_short else f"{line}\n  fix: {fix}"
-
-
-def _places(group: list[Finding]) -> str:
-    places = list(dict.fromkeys(cut(finding.where) for finding in group))
-    if len(places) > MOST_PLACES:
-        places[MOST_PLACES:] = [f"... and {len(places) - MOST_PLACES} more"]
-    return ", ".join(places)
 
 
 def printable(text: str) -> str:
