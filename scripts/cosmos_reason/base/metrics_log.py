@@ -47,18 +47,19 @@ class MetricsLog:
 
 
 def numbers(line: str) -> dict[str, float]:
-    """Return the numbers of one line, {} when it has none: a killed run leaves half a line. A loss
-    may be nan or infinite, a step or a time may not."""
+    """Return the numbers of one line, {} when it has none: a killed run leaves half a line."""
     try:
         written = json.loads(line)
     except (ValueError, RecursionError):
         return {}
     if not isinstance(written, dict):
         return {}
-    return {name: value for name, value in written.items() if _is_number(name, value)}
+    return {name: value for name, value in written.items() if is_number(name, value)}
 
 
-def _is_number(name: str, value: object) -> bool:
+def is_number(name: str, value: object) -> bool:
+    """Return whether a value is a number that its name may have: a loss may be nan or infinite, a
+    step or a time may not."""
     if type(value) is int:
         return abs(value) < LARGEST_INTEGER
     if type(value) is not float or name in ("step", "total_steps"):

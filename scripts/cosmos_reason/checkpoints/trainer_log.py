@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from cosmos_reason.base import metrics_log
+
 # `[cosmos] 2026-01-01 12:00:00,000 - cosmos - INFO - Step: 3/60, Loss: 0.51234, ...`; reinforcement
 # learning says `Average loss` and `Reward Mean`.
 STEP = re.compile(r"\bStep: (\d+)/(\d+), (.*)")
@@ -77,14 +79,17 @@ def saved_losses(lines: Iterable[str]) -> list[SavedLoss]:
 
 def metrics(line: str) -> dict | None:
     """Return one line of metrics.jsonl (without `time` where the log has none), or None for any
-    other line."""
-    values = _values(line)
-    if values is None:
+    other line, such as one with a time that is none."""
+    try:
+        values = _values(line)
+        if values is None:
+            return None
+        stamp = TIME.search(line)
+        if stamp:
+            values["time"] = datetime.fromisoformat(stamp[0].replace(",", ".")).timestamp()
+    except ValueError:
         return None
-    stamp = TIME.search(line)
-    if stamp:
-        values["time"] = datetime.fromisoformat(stamp[0].replace(",", ".")).timestamp()
-    return {name: value for name, value in values.items() if value is not None}
+    return {key: value for key, value in values.items() if metrics_log.is_number(key, value)}
 
 
 def _values(line: str) -> dict | None:

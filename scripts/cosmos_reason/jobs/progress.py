@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from contextlib import suppress
 from pathlib import Path
 
+from cosmos_reason.base import metrics_log
 from cosmos_reason.checkpoints import trainer_log
 from cosmos_reason.jobs.record import LOG, METRICS
 
@@ -20,28 +19,14 @@ TAIL_BYTES = 256 * 1024
 def read_metrics(
     folder: Path, position: tuple[str, int] = ("", 0)
 ) -> tuple[list[dict], tuple[str, int]]:
-    """Metrics from a position (file, byte) on, and where the next call continues: the whole lines
-    of metrics.jsonl, or until there is one what the log says. A line that is still being written,
-    or was cut short by a kill, is left out."""
+    """Return metrics from a position (file, byte) on, and where the next call continues: the whole
+    lines of metrics.jsonl, or until there is one what the log says. A line that is still being
+    written, or was cut short by a kill, is left out."""
     name = METRICS if (folder / METRICS).is_file() else LOG
-    end = position[1] if position[0] == name else 0
-    found = []
-    with suppress(FileNotFoundError), open(folder / name, "rb") as handle:
-        handle.seek(end)
-        for line in handle:
-            if not line.endswith(b"\n"):
-                break
-            end += len(line)
-            text = line.decode("utf-8", errors="replace")
-            try:
-                row = json.loads(text) if name == METRICS else trainer_log.metrics(text)
-            except (ValueError, RecursionError):
-                continue
-            numbers = row.items() if isinstance(row, dict) else ()
-            row = {key: value for key, value in numbers if _is_number(key, value)}
-            if row:
-                found.append(row)
-    return found, (name, end)
+    start = position[1] if position[0] == name else 0
+    parse = metrics_log.numbers if name == METRICS else trainer_log.metrics
+    rows, end = metrics_log.read_on(folder / name, start, parse)
+    return rows, (name, end)
 
 
 def newest(folder: Path, whole: bool = False) -> dict:
@@ -59,15 +44,6 @@ def newest(folder: Path, whole: bool = False) -> dict:
     for line in lines:
         latest |= line
     return latest
-
-
-def _is_number(key: str, value) -> bool:
-    """Tell whether a value is one that its key may have: a loss may be nan, a step may not."""
-    if type(value) is int:
-        return abs(value) < 1 << 63
-    if type(value) is not float or key in ("step", "total_steps"):
-        return False
-    return key != "time" or math.isfinite(value)
 
 
 def unit(folder: Path) -> str:
