@@ -403,7 +403,10 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
     if is_quiet:
         shown = [finding for finding in shown if finding.severity != f.INFO]
     plain = [one for one in shown if one.id in outcome.named and one.severity == f.INFO]
-    shown = [one for one in shown if one not in plain and not _is_in(outcome.text, one)]
+    # What the text tells word for word is not told twice, but for errors and what has a fix.
+    told = [one for one in shown if one.message in outcome.text and not one.fix]
+    told = [one for one in told if one.severity != f.ERROR]
+    shown = [one for one in shown if one not in plain and one not in told]
     if outcome.spec:
         shown, said = without_said(shown, origins.said_of(outcome.spec))
     if shown and not is_document:
@@ -423,11 +426,6 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
         f.say(f"serve: {outcome.serve}")
     if outcome.next:
         f.say(f"next: {suggested(outcome.next)}")
-
-
-def _is_in(text: str, finding: f.Finding) -> bool:
-    """Return whether a text tells a finding word for word. Errors are told all the same."""
-    return finding.severity != f.ERROR and not finding.fix and finding.message in text
 
 
 def without_said(
