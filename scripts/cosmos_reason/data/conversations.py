@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import multiprocessing
 from collections.abc import Sequence
-from pathlib import Path
 
 from cosmos_reason.base.findings import (
     EXIT_BAD_INPUT,
@@ -27,7 +26,7 @@ from cosmos_reason.base.findings import (
 from cosmos_reason.data import annotations
 from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
 from cosmos_reason.data.located import place
-from cosmos_reason.data.samples import Media, Question, Sample, Turn, responses
+from cosmos_reason.data.samples import Question, Sample, Turn, responses
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import s3
 
@@ -218,13 +217,13 @@ def missing_media(dataset: Conversations) -> list[Finding]:
     used = [item for sample in dataset.samples for item in sample.media]
     named = {name: item for item in used for name in item.names}
     paths = {name: place(root, name) for name in sorted(named) if not s3.is_uri(name)}
-    missing = [str(path) for name, path in paths.items() if not _is_there(path, named[name])]
+    missing = []
+    for name, path in paths.items():
+        is_there = path.exists() if named[name].may_be_folder else path.is_file()
+        if not is_there:
+            missing.append(str(path))
     if not missing:
         return []
     some = ", ".join(missing[:NAMED])
     message = f"got {len(missing)} of {len(paths)} files that are not there: {some}"
     return [error("DATA-MEDIA-MISSING", root or "media", message)]
-
-
-def _is_there(path: Path, item: Media) -> bool:
-    return path.exists() if item.may_be_folder else path.is_file()

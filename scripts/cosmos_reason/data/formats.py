@@ -198,33 +198,23 @@ def _qa_records(record: dict) -> list[dict]:
         pairs = json.loads(pairs)
     if not isinstance(pairs, list):
         pairs = [pairs]
-    stem = _stem(record)
+    stem = record.get("id")
+    clip = record.get("video") or record.get("image")
+    if not stem and isinstance(clip, str):
+        stem = Path(clip).stem
     kept = ("video", "videos", "image", "images", "tags", "groups")
     media = rates(record) | {key: record[key] for key in kept if key in record}
     records = []
     for number, pair in enumerate(pairs, 1):
-        identity = {}
+        of_pair = {}
         if stem:
-            identity["id"] = stem if number == 1 else f"{stem}-{number}"
-        thought = _reasoning_of(pair, record if len(pairs) == 1 else {})
-        records.append({**identity, **thought, **media, "conversations": _qa_turns(pair)})
+            of_pair["id"] = stem if number == 1 else f"{stem}-{number}"
+        # The reasoning stands in the pair, or in the record of the one pair.
+        for holder in (record, pair) if len(pairs) == 1 else (pair,):
+            if isinstance(holder, dict) and isinstance(holder.get("reasoning"), str):
+                of_pair["reasoning"] = holder["reasoning"]
+        records.append({**of_pair, **media, "conversations": _qa_turns(pair)})
     return records
-
-
-def _reasoning_of(pair: object, record: dict) -> dict:
-    """Return the reasoning in a pair, or in the record of the one pair; {} without any."""
-    for holder in (pair, record):
-        if isinstance(holder, dict) and isinstance(holder.get("reasoning"), str):
-            return {"reasoning": holder["reasoning"]}
-    return {}
-
-
-def _stem(record: dict) -> object:
-    """Return the id of a record, else the name of its clip."""
-    name = record.get("video") or record.get("image")
-    if record.get("id") or not isinstance(name, str):
-        return record.get("id")
-    return Path(name).stem
 
 
 def _qa_turns(pair: object) -> list[dict]:

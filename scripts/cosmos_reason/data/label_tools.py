@@ -47,9 +47,10 @@ def rows(records: list, header: dict, where: Path, problems: list[f.Finding]) ->
     if len(objects) == 1 and {"file", "view", "metadata", "attribute"} <= first.keys():
         return _via3_rows(first, where, problems)
     files = first.get("_via_img_metadata", first)
-    are_files = isinstance(files, dict) and bool(files) and all(map(_is_via2_file, files.values()))
-    if len(objects) == 1 and are_files:
-        return [_via2_row(file) for file in files.values()]
+    files = list(files.values()) if len(objects) == 1 and isinstance(files, dict) else []
+    needed = {"filename", "regions", "file_attributes"}
+    if files and all(isinstance(file, dict) and needed <= file.keys() for file in files):
+        return [_via2_row(file) for file in files]
     if isinstance(header.get("images"), list) and all("image_id" in one for one in objects):
         return _coco_rows(objects, header, where, problems)
     if "filepath" in first and any(_class_of(value) for value in first.values()):
@@ -213,10 +214,6 @@ def _via3_rows(project: dict, where: Path, problems: list[f.Finding]) -> list[di
     return made
 
 
-def _is_via2_file(file: object) -> bool:
-    return isinstance(file, dict) and {"filename", "regions", "file_attributes"} <= file.keys()
-
-
 def _via2_row(file: dict) -> dict:
     row = {"image": file["filename"]}
     for name, value in file["file_attributes"].items():
@@ -268,7 +265,9 @@ def _class_of(value: object) -> str:
 
 
 def _fiftyone_rows(sample: dict, where: Path, number: int) -> list[dict]:
-    row: dict = {"video": sample["filepath"], "fiftyone_id": _id_of(sample.get("_id"), number)}
+    written = sample.get("_id")
+    identity = written.get("$oid", number) if isinstance(written, dict) else written or number
+    row: dict = {"video": sample["filepath"], "fiftyone_id": str(identity)}
     parts: dict[str, list[tuple]] = {}
     said = []
     try:
@@ -298,10 +297,6 @@ def _fiftyone_rows(sample: dict, where: Path, number: int) -> list[dict]:
         message = f"got {problem!r} in {name}, expected a label as samples.json of FiftyOne has it"
         raise f.bad_input("BUILD-TABLE", f"{where}#{number}", message) from None
     return in_parts(row, parts, said, f"{where}#{number}")
-
-
-def _id_of(written: object, number: int) -> str:
-    return str(written.get("$oid", number)) if isinstance(written, dict) else str(written or number)
 
 
 # -- Label Studio --------------------------------------------------------------------------------
@@ -385,7 +380,12 @@ def _with_times(row: dict, results: dict, where: str) -> list[dict]:
     """Return a row, or one of each range of frames, with names of files as they are outside of the
     program."""
     whole = {name: _file(value) for name, value in {**row, **results}.items()}
-    timelines = {name: value for name, value in whole.items() if _is_timeline(value)}
+    timelines = {}
+    needed = {"ranges", TIMELINE}
+    for name, value in whole.items():
+        spans = value if isinstance(value, list) else []
+        if spans and all(isinstance(one, dict) and needed <= one.keys() for one in spans):
+            timelines[name] = spans
     if not timelines:
         return [{name: _text(value) for name, value in whole.items()}]
     others = {name: value for name, value in whole.items() if name not in timelines}
@@ -398,14 +398,6 @@ def _with_times(row: dict, results: dict, where: str) -> list[dict]:
             for label in value[TIMELINE]
         ]
     return in_parts(others, parts, sorted(results.keys() - timelines.keys()), where)
-
-
-def _is_timeline(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(one, dict) and {"ranges", TIMELINE} <= one.keys() for one in value)
-    )
 
 
 def _text(value: object) -> object:

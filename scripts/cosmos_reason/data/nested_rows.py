@@ -47,7 +47,12 @@ def told(record: dict) -> str:
 def _of_published_set(record: object) -> list[dict]:
     """Return the rows of a document of `published_sets.WAYS`; [] for any other."""
     if _is_timed(record):
-        return [_with_times(name, said) for name, said in record.items()]
+        rows = []
+        for name, said in record.items():
+            timed = zip(said["timestamps"], said["sentences"], strict=True)
+            lines = [f"{start}s - {end}s: {sentence.strip()}" for (start, end), sentence in timed]
+            rows.append({"video": name, "question": TIMED, "answer": "\n".join(lines)})
+        return rows
     for way, columns in WAYS.values():
         found = _along(way.split(), columns, record, {})
         for row in found or ():
@@ -110,13 +115,6 @@ def _is_timed(record: object) -> bool:
         if not all(isinstance(span, list) and len(span) == 2 for span in times):
             return False
     return True
-
-
-def _with_times(name: str, said: dict) -> dict:
-    lines = []
-    for (start, end), sentence in zip(said["timestamps"], said["sentences"], strict=True):
-        lines.append(f"{start}s - {end}s: {sentence.strip()}")
-    return {"video": name, "question": TIMED, "answer": "\n".join(lines)}
 
 
 def _named_below(row: object, asked: set[str], where: object, depth: int) -> list[dict]:
@@ -214,13 +212,14 @@ def _lists_of_questions(row: dict) -> list[str]:
     """Return the names of the lists of questions of an object that asks nothing itself."""
     if ASKING & row.keys():
         return []
-    return [name for name, value in row.items() if _are_questions(value)]
-
-
-def _are_questions(value: object) -> bool:
-    if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
-        return False
-    return all(ASKING & one.keys() or {"q", "a"} <= one.keys() for one in value)
+    found = []
+    for name, value in row.items():
+        objects = value if isinstance(value, list) else []
+        if not objects or not all(isinstance(one, dict) for one in objects):
+            continue
+        if all(ASKING & one.keys() or {"q", "a"} <= one.keys() for one in objects):
+            found.append(name)
+    return found
 
 
 def with_fields(rows: list[dict], fields: tuple[str, ...]) -> tuple[list[dict], str]:

@@ -212,7 +212,12 @@ def written_into(question: str, options: dict, answer: object) -> tuple[str, obj
         _, said = thought_apart(answer)
         before = answer[: len(answer) - len(said)]
     letters_meant = meant(options, said)
-    if all(_lists(question, letter, text) for letter, text in options.items()):
+    # A question lists an option itself as "A. text" or "(A) text".
+    marks = [
+        rf"(?<!\w){re.escape(letter)}\s*[.):]\s*{re.escape(str(text))}"
+        for letter, text in options.items()
+    ]
+    if all(re.search(mark, question) for mark in marks):
         is_letter = (
             len(letters_meant) == 1 and _bare(said).casefold() == letters_meant[0].casefold()
         )
@@ -251,12 +256,6 @@ def meant(options: dict, answer: object) -> list[str]:
 
 def _bare(text: object) -> str:
     return untagged(str(text)).strip("(). \n")
-
-
-def _lists(question: str, letter: str, text: object) -> bool:
-    """Return whether a question lists an option itself, as "A. text" or "(A) text"."""
-    marked = rf"(?<!\w){re.escape(letter)}\s*[.):]\s*{re.escape(str(text))}"
-    return re.search(marked, question) is not None
 
 
 def unoffered(question: str, answer: str) -> tuple[str, str] | None:

@@ -152,12 +152,9 @@ def of_files(train: Root, held_out: Root, drafted: Mapping[str, Sequence[dict]])
         return None
     if files != names:
         return _compared(train, held_out, drafted)
-    return _compared_files(train, held_out, tuple(map(_version, files)))
-
-
-def _version(file: str) -> tuple:
-    facts = os.stat(file)
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+    facts = [os.stat(file) for file in files]
+    versions = tuple((one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for one in facts)
+    return _compared_files(train, held_out, versions)
 
 
 @lru_cache(maxsize=16)
@@ -246,7 +243,8 @@ class _Clips:
         if stat.S_ISREG(facts.st_mode):
             self.files[number] = (*self.files.get(number, ()), Path(path))
         elif stat.S_ISDIR(facts.st_mode):
-            self.files[number] = tuple(map(Path, media.pictures_of(_listed(path), 1).files))
+            listed = [entry.path for entry in os.scandir(path)]
+            self.files[number] = tuple(map(Path, media.pictures_of(listed, 1).files))
         return facts.st_dev, facts.st_ino
 
     @property
@@ -268,10 +266,6 @@ class _Clips:
                 cut = self.cut[number]
                 found[number].append((cut["recording"], (cut["start"], cut["end"])))
         return found
-
-
-def _listed(folder: Path) -> list[str]:
-    return [entry.path for entry in os.scandir(folder)]
 
 
 @lru_cache(maxsize=4096)

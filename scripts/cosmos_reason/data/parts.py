@@ -347,12 +347,10 @@ def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
     starts, ends = cells[start], cells[end]
     if start != end:
         return starts, ends
-    pairs = [value if _is_pair(value) else (value, value) for value in ends]
+    pairs = [
+        value if isinstance(value, list) and len(value) == 2 else (value, value) for value in ends
+    ]
     return [first for first, _ in pairs], [last for _, last in pairs]
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2
 
 
 def unnamed_times(

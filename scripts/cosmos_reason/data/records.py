@@ -65,7 +65,9 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     if times and media and time_roles({key: [record[key]] for key in times}, times):
         message = f"got {' and '.join(times)} of a clip, all of which is shown to a model"
         found.append(("DATA-TIMES-UNUSED", message))
-    fps = next((medium.fps for medium in media if medium.fps), None) or _video_fps(record, found)
+    fps = next((medium.fps for medium in media if medium.fps), None)
+    if fps is None and record.get("video_fps") is not None:
+        fps = _frames_a_second("video_fps", record["video_fps"], found)
     sample = Sample(index, name, turns, media, fps, tags, reasoning, groups)
     for check, message in found:
         tally.add(check, index, name, message)
@@ -253,11 +255,6 @@ def _check_tags(tags: list[str], media: tuple[Media, ...], found: list) -> None:
         kind = next(kind for kind in KINDS if tags.count(kind) != kinds.count(kind))
         counts = f"{tags.count(kind)} <{kind}> tags and {kinds.count(kind)} {kind} files"
         found.append(("DATA-TAG-COUNT", f"got {counts}, expected as many"))
-
-
-def _video_fps(record: dict, found: list) -> float | None:
-    fps = record.get("video_fps")
-    return None if fps is None else _frames_a_second("video_fps", fps, found)
 
 
 def _frames_a_second(key: str, fps: object, found: list) -> float | None:

@@ -240,14 +240,14 @@ def asking(cells: Cells, chosen: Sequence[Column]) -> str:
     """Return the one column without a role whose texts all end with a question mark, to be
     proposed."""
     used = {one.name for one in chosen}
-    return _only(name for name in cells if name not in used and _are_questions(cells[name]))
-
-
-def _are_questions(values: list) -> bool:
-    texts = [value for value in values if value is not None]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        return False
-    return all(text.rstrip().endswith(("?", "？")) for text in texts)
+    found = []
+    for name in cells:
+        texts = [] if name in used else [value for value in cells[name] if value is not None]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            continue
+        if all(text.rstrip().endswith(("?", "？")) for text in texts):
+            found.append(name)
+    return _only(found)
 
 
 def _may_be_labels(name: str, values: list) -> bool:
@@ -337,10 +337,12 @@ def load(path: Path) -> tuple[tuple[Column, ...], dict]:
         line = f" in line {where.line + 1}" if where else ""
         raise f.bad_input("BUILD-MAPPING", path, f"got no YAML{line}, expected a mapping") from None
     validator = jsonschema.Draft202012Validator(bundle.schema("mapping"))
-    wrong = [
-        f.error("BUILD-MAPPING", path, _told(problem))
-        for problem in islice(validator.iter_errors(document), MOST_PROBLEMS)
-    ]
+    wrong = []
+    for problem in islice(validator.iter_errors(document), MOST_PROBLEMS):
+        place = problem.json_path.removeprefix("$").removeprefix(".") or "the file"
+        # jsonschema may quote all that stands there.
+        message = f"{place}: {shortened(problem.message, LONGEST)}"
+        wrong.append(f.error("BUILD-MAPPING", path, message))
     if wrong:
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
     columns = []
@@ -349,12 +351,6 @@ def load(path: Path) -> tuple[tuple[Column, ...], dict]:
         for role in entry["role"] if isinstance(entry["role"], list) else [entry["role"]]:
             columns.append(Column(name, role, source=FILE, **details))
     return tuple(columns), document
-
-
-def _told(problem) -> str:
-    """Return what jsonschema says of a place in the file, which may quote all that stands there."""
-    place = problem.json_path.removeprefix("$").removeprefix(".") or "the file"
-    return f"{place}: {shortened(problem.message, LONGEST)}"
 
 
 def of_flag(flag: str, written: list[str]) -> list[tuple[str, str]]:

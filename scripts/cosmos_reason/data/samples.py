@@ -104,16 +104,16 @@ def responses(samples: list[Sample], mode: str) -> list[Sample]:
     gives both forms of all samples, first without."""
     if mode == "answer" or not any(sample.reasoning for sample in samples):
         return samples
-    thinking = [_thinking(sample) if sample.reasoning else sample for sample in samples]
+    thinking = []
+    for sample in samples:
+        if sample.reasoning:
+            *others, answer = sample.turns
+            answer = answer._replace(text=THOUGHT.format(sample.reasoning, answer.text))
+            sample = sample._replace(turns=(*others, answer))
+        thinking.append(sample)
     if mode == "hybrid":
         return [*samples, *thinking]
     return thinking
-
-
-def _thinking(sample: Sample) -> Sample:
-    *others, answer = sample.turns
-    answer = answer._replace(text=THOUGHT.format(sample.reasoning, answer.text))
-    return sample._replace(turns=(*others, answer))
 
 
 def thought_apart(answer: str) -> tuple[str, str]:

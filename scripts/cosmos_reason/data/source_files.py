@@ -336,7 +336,10 @@ def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, 
     for path, _ in near:
         if f"/{path}".endswith(f"/{place}"):
             return near
-    return near + _packed(files, folder, last_part)
+    for beside, members in _archives_near(files, folder):
+        inside = members.files.get(last_part, [])
+        near += [(_below(beside, path), member) for path, member in inside]
+    return near
 
 
 def _closest(name: str, places: list[str], near: list[tuple[str, Any]]) -> tuple[str, Any] | None:
@@ -364,15 +367,6 @@ def _beside(folder: str, names: list[str]) -> list[str]:
     if subset in ("", "data"):
         return list(names)
     return [name for name in names if name.split("/")[0] in (subset, name)]
-
-
-def _packed(files: Folder, folder: str, last: str) -> list[tuple[str, Held]]:
-    """Return (path as if unpacked where it lies, member) of what is called `last` in the archives
-    near a table."""
-    found = []
-    for beside, members in _archives_near(files, folder):
-        found += [(_below(beside, path), member) for path, member in members.files.get(last, [])]
-    return found
 
 
 def _packed_pictures(files: Folder, name: str, folder: str) -> tuple[Held, ...]:
@@ -459,7 +453,9 @@ def _declared_tables(
     for name, patterns in splits.items():
         called = split_names.word(name)
         if name == chosen or (not split and called in split_names.HELD_OUT):
-            matching = [table for table in found if _matches_any(table, patterns)]
+            at_any_depth = [pattern.replace("**/", "") for pattern in patterns]
+            wanted = [*patterns, *at_any_depth]
+            matching = [table for table in found if any(fnmatch(table, one) for one in wanted)]
             kept |= dict.fromkeys(matching, called)
         elif not split:
             left_out.append(name)
@@ -477,14 +473,14 @@ def _with_part(role: str, wanted: str, names: list[str]) -> list[str]:
 def plain_tables(files: Folder) -> list[str]:
     """Return the tables of a folder that is no dataset of the Hub: all of a kind, or Failure."""
     found = [name for name in files.names if name.endswith((".csv", ".tsv", ".xlsx", ".jsonl"))]
-    near = [name for name in _json_tables(files) if "/" not in name or _is_of_split(name)]
+    # A JSON table lies at the top, or in a folder there that has the name of a split.
+    near = [
+        name
+        for name in _json_tables(files)
+        if "/" not in name or (name.count("/") == 1 and split_names.of_folders(name))
+    ]
     exports = [name for name in files.names if name.endswith("annotations.xml")]  # as CVAT calls it
     return _of_one_kind(files, found or near or exports)
-
-
-def _is_of_split(name: str) -> bool:
-    """Return whether a table lies in a folder of the source that has the name of a split."""
-    return name.count("/") == 1 and bool(split_names.of_folders(name))
 
 
 def _json_tables(files: Folder) -> list[str]:
@@ -534,18 +530,20 @@ def _declared(files: Folder) -> dict[str, dict[str, list[str]]]:
         return {}
     try:
         configs = (yaml.safe_load(matter[1]) or {}).get("configs") or []
-        return {str(config["config_name"]): _splits(config) for config in configs}
+        subsets = {}
+        for config in configs:
+            name = str(config["config_name"])
+            stated = config.get("data_files") or f"{config['data_dir'].strip('/')}/**"
+            by_split = isinstance(stated, list) and isinstance(stated[0], dict)
+            entries = stated if by_split else [{"split": "train", "path": stated}]
+            paths = {str(entry["split"]): entry["path"] for entry in entries}
+            subsets[name] = {
+                split: [path] if isinstance(path, str) else path for split, path in paths.items()
+            }
+        return subsets
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as problem:
         message = f"got {problem}, expected a dataset card"
         raise f.bad_input("BUILD-CARD", "README.md", message) from None
-
-
-def _splits(config: dict) -> dict[str, list[str]]:
-    stated = config.get("data_files") or f"{config['data_dir'].strip('/')}/**"
-    by_split = isinstance(stated, list) and isinstance(stated[0], dict)
-    entries = stated if by_split else [{"split": "train", "path": stated}]
-    paths = {str(entry["split"]): entry["path"] for entry in entries}
-    return {split: [path] if isinstance(path, str) else path for split, path in paths.items()}
 
 
 def _chosen(role: str, given: str, names, default: str) -> str:
@@ -558,11 +556,6 @@ def _chosen(role: str, given: str, names, default: str) -> str:
     message = f"got {given!r}, expected one of {listed}" if given else f"got several: {listed}"
     message += "." + f.did_you_mean(given, names) if given else ""
     raise f.bad_input(f"BUILD-HF-{role.upper()}", flag, message)
-
-
-def _matches_any(name: str, patterns: list[str]) -> bool:
-    at_any_depth = [pattern.replace("**/", "") for pattern in patterns]
-    return any(fnmatch(name, pattern) for pattern in [*patterns, *at_any_depth])
 
 
 def _parts(name: str) -> list[str]:

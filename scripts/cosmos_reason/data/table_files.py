@@ -308,7 +308,10 @@ def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:
     number = 0
     piece = _piece(path, number)
     while piece is not None:
-        classes = _class_names(piece)
+        # The datasets library writes the names of classes into a table so.
+        described = json.loads((piece.schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = described.get("info", {}).get("features", {})
+        classes = {key: one["names"] for key, one in features.items() if "names" in one}
         for start in range(0, piece.num_rows, ROWS_AT_ONCE):
             for offset, row in enumerate(piece.slice(start, ROWS_AT_ONCE).to_pylist(), start):
                 for column, value in row.items():
@@ -319,13 +322,6 @@ def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:
                 yield row
         number += 1
         piece = _piece(path, number)
-
-
-def _class_names(piece) -> dict[str, list[str]]:
-    """Return {column: names of its classes}, as the datasets library writes them into a table."""
-    described = json.loads((piece.schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = described.get("info", {}).get("features", {})
-    return {name: feature["names"] for name, feature in features.items() if "names" in feature}
 
 
 @functools.lru_cache(maxsize=2)
