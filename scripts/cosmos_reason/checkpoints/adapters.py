@@ -62,20 +62,20 @@ class Adapter:
         rank = self.pairs[module][0].shape[0]
         divisor = math.sqrt(rank) if self.config.get("use_rslora") else rank
         try:
-            scale = self._alpha(module) / divisor
+            # Keys of alpha_pattern match as in PEFT and cosmos-rl.
+            for key, stated in (self.config.get("alpha_pattern") or {}).items():
+                if re.match(rf"(.*\.)?({key})$", module):
+                    alpha = stated
+                    break
+            else:
+                alpha = self.config["lora_alpha"]
+            scale = alpha / divisor
             if not math.isfinite(scale):
                 raise ArithmeticError(scale)
         except (KeyError, TypeError, AttributeError, ArithmeticError, re.error) as problem:
             finding = _unsupported(self.folder, f"the alpha of {module} ({problem!r})")
             raise Failure(finding, EXIT_CHECKS_FAILED) from None
         return scale
-
-    def _alpha(self, module: str) -> float:
-        """Return the alpha of a module; keys of alpha_pattern match as in PEFT and cosmos-rl."""
-        for key, alpha in (self.config.get("alpha_pattern") or {}).items():
-            if re.match(rf"(.*\.)?({key})$", module):
-                return alpha
-        return self.config["lora_alpha"]
 
 
 # -- reading and checking ----------------------------------------------------------------------
@@ -115,16 +115,11 @@ def _unpaired(folder: Path, halves: Mapping[str, Mapping[str, Tensor]]) -> list[
     findings = []
     for module, parts in halves.items():
         shapes = {part: tensor.shape for part, tensor in parts.items()}
-        if not _fit(shapes):
+        is_pair = shapes.keys() == {"A", "B"} and len(shapes["A"]) == 2
+        if not is_pair or shapes["A"][:1] != shapes["B"][1:]:
             message = f"got {shapes} for {module}, expected A [r, in] and B [out, r]"
             findings.append(error("CKPT-ADAPTER-PAIR", folder / WEIGHTS, message))
     return findings
-
-
-def _fit(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    if shapes.keys() != {"A", "B"}:
-        return False
-    return len(shapes["A"]) == 2 and shapes["A"][:1] == shapes["B"][1:]
 
 
 def not_finite(adapter: Adapter) -> list[Finding]:

@@ -165,19 +165,17 @@ def _map(
     dropped = 0
     unknown, twice = [], []
     for name, tensor in stored.items():
-        is_known = True
-        target = None
+        if _is_dropped(layout, name):
+            dropped += 1
+            continue
+        if tensor.dtype.startswith(_QUANTIZED_TYPES) or _QUANTIZED.search(name):
+            raise _quantized(tensor.file, f"{name} is {tensor.dtype}")
         try:
             target = layout.target_name(name)
         except KeyError:
-            is_known = False
-        if is_known and target is None:
-            dropped += 1
-        elif tensor.dtype.startswith(_QUANTIZED_TYPES) or _QUANTIZED.search(name):
-            raise _quantized(tensor.file, f"{name} is {tensor.dtype}")
-        elif not is_known:
             unknown.append(name)
-        elif target in tensors:
+            continue
+        if target in tensors:
             twice.append(target)
         else:
             tensors[target] = tensor

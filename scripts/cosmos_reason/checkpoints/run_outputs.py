@@ -349,22 +349,18 @@ def _verify_adapter(folder: Path) -> list[Finding]:
         found.append(findings.warning("CKPT-ADAPTER-BASE", folder, message))
     beside = folder / "config.json"  # of the base: loaders that know no adapters read it
     if beside.is_file():
-        found += _described_otherwise(beside, adapter)
+        try:
+            config = safetensors_files.read_object(beside)
+        except Failure as failure:
+            found += failure.findings
+        else:
+            found += architectures.compare_adapter(str(beside), config, adapter.shapes)
     foreign = [key for key in adapters.NOT_PEFT if key in adapter.config]
     if foreign:
         message = f"PEFT does not know {', '.join(foreign)}"
         fix = Fix(flags={"--fix-adapter": "DIR"})
         found.append(findings.warning("CKPT-ADAPTER-FIELDS", folder, message, fix))
     return found
-
-
-def _described_otherwise(path: Path, adapter: adapters.Adapter) -> list[Finding]:
-    """Return what is wrong with the config of a model that lies beside an adapter."""
-    try:
-        config = safetensors_files.read_object(path)
-    except Failure as failure:
-        return failure.findings
-    return architectures.compare_adapter(str(path), config, adapter.shapes)
 
 
 # -- resuming ----------------------------------------------------------------------------------
