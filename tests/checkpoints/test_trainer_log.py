@@ -85,7 +85,15 @@ def test_a_diverged_run_is_seen():
 
 
 @pytest.mark.parametrize(
-    "line", ["", "Training epoch 1/3", "Step: one/two, Loss: 1", "Saving checkpoint at step 3..."]
+    "line",
+    [
+        "",
+        "Training epoch 1/3",
+        "Step: one/two, Loss: 1",
+        "Saving checkpoint at step 3...",
+        "2026-13-45 12:00:00,000 Step: 1/2, Loss: 1",
+        f"Step: {'9' * 5000}/2, Loss: 1",
+    ],
 )
 def test_other_lines_are_none(line):
     assert trainer_log.metrics(line) is None
