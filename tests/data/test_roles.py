@@ -249,12 +249,28 @@ def test_events_become_questions_of_both_answers(source, events):
         begin, end = map(float, times.removesuffix(".mp4").split("-"))
         event = "fall" if "fall" in sample.turns[0].text else "run"
         busy_from, busy_to = labelled[event].get(clip, (0, 0))
-        assert (end <= busy_from or begin >= busy_to) and end <= 6.05
+        assert (end <= busy_from - 0.09 or begin >= busy_to + 0.09) and end <= 6.05
         assert end - begin == pytest.approx(2 if event == "run" else 1, abs=0.01)
     saved = source.parent / "out" / "mapping.yaml"
     jsonschema.validate(yaml.safe_load(saved.read_text()), bundle.schema("mapping"))
     _, again = build(source, events, "--mapping", saved, out="again")
     assert again == splits and "BUILD-COLUMN-UNUSED" not in ids(report)
+
+
+def test_each_event_has_its_moments_in_its_own_clip(source, events):
+    """Else a clip that is asked about twice and never shows it would tell the answer."""
+    for unit in ("", "_ms"):
+        edges = (0, 500, 1000) if unit else (0, 0.5, 1)
+        lines = ["video,from,to,event"]
+        lines += [f"{name}.mp4,{edges[0]},{edges[1]},fall" for name in "ab"]
+        flags = ["--column", f"start{unit}=from", "--column", f"end{unit}=to", *ABSENT[4:-1], "3"]
+        _, splits = build(source, lines, *flags, out=f"out{unit}")
+        said = [(one.id.rsplit("_", 1), one.turns[1].text) for one in splits["train"]]
+        assert sorted(name for (name, _), text in said if text == "no") == ["a"] * 3 + ["b"] * 3
+        for (_, times), text in said:
+            begin, end = map(float, times.removesuffix(".mp4").split("-"))
+            assert end - begin == pytest.approx(0.5), "seconds, whatever the unit of the table"
+            assert text == "yes" or begin >= 0.6, "a frame apart"
 
 
 def test_one_kind_of_event_needs_no_name_in_the_question(source, events):

@@ -100,6 +100,13 @@ def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, pla
     assert "HF_HUB_OFFLINE" in files[START[platform]] + files.get("environment", "")
     size = sum(path.stat().st_size for path in (place.root / "out/skill").rglob("*"))
     assert size < 3 << 20
+    # Of what pip would read there nothing is missing.
+    for packages in (place.root / "out/skill").glob("requirements*.txt"):
+        for name in re.findall(r"^-r (\S+)", packages.read_text(), re.M):
+            assert packages.with_name(name).is_file()
+    for name in re.findall(r"-r out/(\S+?)[ `]", files["README.md"]):
+        assert (place.root / "out" / name).is_file()
+    assert ("pip install" in files["README.md"]) == (platform in ("local", "slurm"))
 
 
 def test_what_is_as_it_was_rendered_may_be_rendered_anew_and_nothing_else(place):

@@ -30,9 +30,9 @@ def asked(
     reading: Reading,
     problems: list[f.Finding],
 ) -> tuple[list[Row], list[str], Reading]:
-    """Return the rows with HAPPENS and, behind them, rows of moments without an event: for each
-    event `reading.absent` times as many as it has rows, each as long as one of those, in a part of
-    some clip that no row labels with it; what their splits are called; and how to read them. The
+    """Return the rows with HAPPENS and, behind them, rows of moments without an event: for each row
+    `reading.absent` of them, each as long, in a part of its clip that no row labels with its event,
+    or of another clip where it has no room; what their splits are called; and how to read them. The
     labels of a clip are taken to be all that happens in it: the flag declares that.
 
     `named`: the medium of each row. Raises Failure where columns or question cannot be asked so.
@@ -71,6 +71,7 @@ def asked(
         raise f.bad_input("USAGE", FLAG, message)
     first: dict[Path, int] = {}  # clip -> its first row
     lengths: dict[Path, Fraction] = {}  # in seconds, of the clips that open
+    apart: dict[Path, Fraction] = {}  # a frame in seconds: what is cut has whole ones
     per_second: dict[Path, Fraction] = {}  # how many units of the times a second has
     spans: dict[str, list[tuple[Path, Fraction, Fraction]]] = defaultdict(list)
     written: dict[str, str] = {}  # the event as its first row has it
@@ -83,6 +84,7 @@ def asked(
                 facts = media.probe(medium)
                 lengths[medium] = Fraction(facts.seconds).limit_denominator(1000)
                 frames = Fraction(facts.fps or 1).limit_denominator(parts.MOST)
+                apart[medium] = 1 / frames
                 per_second[medium] = Fraction(PER_SECOND.get(start.unit, frames))
         edges = row.values.get(start.name), row.values.get(end.name)
         if start.name == end.name and isinstance(edges[0], list) and len(edges[0]) == 2:
@@ -99,8 +101,6 @@ def asked(
     splits = list(splits)
     for key, of_event in sorted(spans.items()):
         wanted = round(reading.absent * len(of_event))
-        # Frames are whole: where they are counted, one on either side is left free.
-        apart = {clip: 1 / per_second[clip] * (start.unit == "frame") for clip in lengths}
         moments = _moments(key, of_event, lengths, apart, wanted, reading.seed)
         if len(moments) < wanted:
             message = f"got {len(moments)} moments without it, expected {wanted}"
@@ -134,27 +134,32 @@ def _moments(
     wanted: int,
     seed: int,
 ) -> list[tuple[Path, Fraction, Fraction]]:
-    """Return moments that overlap neither the event nor each other, at most `wanted`, with the
-    seconds of `apart` on either side."""
+    """Return moments that overlap neither each other nor the event, from which they are a frame
+    (`apart`) away; at most `wanted`. Those of one row are of its clip where that has room: else the
+    clip alone would tell the answer."""
     draw = random.Random(f"{seed} {key}")
     taken: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for clip, begin, stop in of_event:
-        taken[clip].append((begin, stop))
+        if clip in apart:
+            taken[clip].append((begin - apart[clip], stop + apart[clip]))
     found = []
     for number in range(wanted):
-        _, begin, stop = of_event[number % len(of_event)]
-        fitting = []
+        own, begin, stop = of_event[number % len(of_event)]
+        span = stop - begin
+        rooms = []
         for clip in sorted(lengths):
             here = Fraction(0)
             for busy_from, busy_to in [*sorted(taken[clip]), (lengths[clip], lengths[clip])]:
-                earliest, latest = here + apart[clip], busy_from - apart[clip] - (stop - begin)
-                if latest >= earliest and stop > begin:
-                    fitting.append((clip, earliest, latest))
+                if span > 0 and busy_from - here >= span:
+                    rooms.append((clip, here, busy_from))
                 here = max(here, busy_to)
-        if not fitting:
+        if not rooms:
             break
-        clip, earliest, latest = draw.choice(fitting)
-        moment = earliest + (latest - earliest) * draw.randrange(101) / 100
-        found.append((clip, moment, moment + stop - begin))
-        taken[clip].append((moment, moment + stop - begin))
+        clip, earliest, latest = draw.choice([one for one in rooms if one[0] == own] or rooms)
+        # One of the places that lie side by side in the room, so that it leaves the others whole.
+        places = (latest - earliest) // span
+        slack = latest - earliest - places * span
+        at = earliest + draw.randrange(int(places)) * span + slack * draw.randrange(101) / 100
+        found.append((clip, at, at + span))
+        taken[clip].append((at, at + span))
     return found

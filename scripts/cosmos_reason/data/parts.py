@@ -216,7 +216,8 @@ def _part(
         )
         told[UNREAD].append((row, message))
         return None
-    name = f"{medium.stem}_{float(span.begin):g}-{float(span.end):g}{unit}.mp4"
+    counted = "frame" if span.counts == "frames" else ""  # else seconds, whatever the table has
+    name = f"{medium.stem}_{float(span.begin):g}-{float(span.end):g}{counted}.mp4"
     whole = medium.key if isinstance(medium, Held) else str(medium)
     if isinstance(medium, Path):
         try:

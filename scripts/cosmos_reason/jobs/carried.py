@@ -298,8 +298,10 @@ def _readme(
     if job.options["carried"].get("offline"):
         lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
     environment = site.get("environment") if site and not job.image else None
-    if environment and (work / SKILL / bundle.ENGINE_PACKAGES).is_file():
-        lines.append(f"- {environment} needs the packages of {SKILL}/{bundle.ENGINE_PACKAGES}")
+    if environment and job.engine == "transformers" and (work / SKILL).is_dir():
+        named = ["requirements.txt", bundle.ENGINE_PACKAGES]
+        words = " ".join(f"-r {name}/{SKILL}/{file}" for file in named)
+        lines.append(f"- {environment} needs what `pip install {words}` installs")
     if (work / SKILL).is_dir():
         size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
         lines.append(f"- skill/ holds the programs that run there, {size / 2**20:.1f} MiB")

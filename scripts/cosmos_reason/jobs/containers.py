@@ -171,5 +171,9 @@ def copy_programs(skill: Path) -> None:
 
     for part in ("scripts", "schemas"):
         shutil.copytree(bundle.ROOT / part, skill / part, ignore=left_out)
-    for name in ("skill_info.yaml", bundle.ENGINE_PACKAGES):
+    # For who has to make an environment there; the engine's names others.
+    named = sorted(bundle.ROOT.glob("requirements-*.txt"))
+    needed = (bundle.ROOT / bundle.ENGINE_PACKAGES).read_text(encoding="utf-8")
+    packages = [path.name for path in named if f"-r {path.name}\n" in needed]
+    for name in ("skill_info.yaml", "requirements.txt", bundle.ENGINE_PACKAGES, *packages):
         shutil.copyfile(bundle.ROOT / name, skill / name)
