@@ -326,10 +326,12 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     left, first, problems = suggest.outlook(there)
     space = []
     for dimension in there.dimensions:
+        given = document.get(there.plan["spec"], dimension.key)
         row = {
             "key": dimension.key,
             "range": dimension.words(),
-            "default": document.get(there.plan["spec"], dimension.key),
+            "default": given,
+            "default_in_range": dimension.coordinate(given) is not None,
             "next": first["values"].get(dimension.key) if first else None,
         }
         space.append(row)

@@ -274,7 +274,12 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
     assert f"{told['evaluations']} evaluations besides, whose time is not known" in text
     assert "trial 0 is the untouched model, evaluated and not trained" in text
     assert "trial 1 is the spec as given" in text and "given by --seconds-per-step 9" in text
-    assert not gpus_as_given(text)
+    assert not gpus_as_given(text) and "outside the range" not in text
+    narrow = run_script(SCRIPT, *words, "--range", "lr=3e-6..4e-6", "--study", "c", cwd=folder)
+    (line,) = [
+        line for line in narrow.stdout.splitlines() if "in trial 1, outside the range" in line
+    ]
+    assert "optm_lr" in line
 
 
 def gpus_as_given(text):

@@ -193,6 +193,8 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
     ]
     for row in plan["space"]:
         example = f"as given {value_text(row['default'])}"
+        if not row["default_in_range"]:
+            example += " in trial 1, outside the range"
         if left:
             example += f", next {value_text(row['next'])}"
         lines.append(f"  {row['key']}: {row['range']} ({example})")
