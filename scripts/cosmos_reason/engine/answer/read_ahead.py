@@ -34,13 +34,13 @@ class Prompts(torch.utils.data.Dataset):
         return len(self.groups)
 
     def __getitem__(self, number: int) -> list[dict | Failure | OSError]:
-        return [self._tried(question) for question in self.groups[number]]
-
-    def _tried(self, question: Question) -> dict | Failure | OSError:
-        try:
-            return for_a_pipe(self.encode(question))
-        except (Failure, OSError) as problem:
-            return problem
+        tried: list[dict | Failure | OSError] = []
+        for question in self.groups[number]:
+            try:
+                tried.append(for_a_pipe(self.encode(question)))
+            except (Failure, OSError) as problem:
+                tried.append(problem)
+        return tried
 
 
 def groups_of(questions: Sequence[Question]) -> list[list[Question]]:
@@ -77,12 +77,8 @@ def encoded(
     prefetch = max(2, -(-ahead // max(1, workers)))
     prompts = Prompts(groups, encode)
     # Without a function of its own torch makes tensors of all arrays, each with a handle.
-    ways = {"batch_size": None, "collate_fn": _unchanged, "pin_memory": pins}
+    ways = {"batch_size": None, "collate_fn": list, "pin_memory": pins}
     return Arriving(groups, Loader(prompts, workers, prefetch, **ways))
-
-
-def _unchanged(results: list) -> list:
-    return results
 
 
 class Arriving:

@@ -100,17 +100,16 @@ class Reader:
 
     def _order(self, first: int) -> Iterator[list[Item]]:
         for part in self._parts(first):
-            items = [(kind, number, self._known(kind, number)) for kind, number in part]
+            items = []
+            for kind, number in part:
+                known = None
+                if self.features is not None and kind != QUESTIONS:
+                    # Asked now that the item is sent for, not when it comes back.
+                    known = self.features.known(self._media(kind, number))
+                items.append((kind, number, known))
             # What is sent for comes back in this order, without its numbers.
             self.on_their_way.append(items)
             yield items
-
-    def _known(self, kind: int, number: int) -> tuple[Outline, ...] | None:
-        """Return the outlines of an item's media where their features are kept. That is asked when
-        the item is sent for, not when it comes back."""
-        if self.features is None or kind == QUESTIONS:
-            return None
-        return self.features.known(self._media(kind, number))
 
     def _media(self, kind: int, number: int) -> Hashable:
         return kind, self.kinds[kind].samples[number].media
