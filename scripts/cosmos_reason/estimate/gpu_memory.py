@@ -415,6 +415,16 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         lora_rank = case("policy.lora.r")
         targets = case("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
+    shards = case("policy.parallelism.dp_shard_size")
+    if case.cosmos:
+        batch = case("train.train_policy.mini_batch")
+        shards *= case("policy.parallelism.tp_size")
+    else:
+        # The embedded engine packs what fits the GPU, unless it is told how much, and has an
+        # adapter and its base whole on every rank.
+        asked = case(TOKENS_PER_PASS) or 0
+        batch = max(1, min(case(BATCH), asked // max(1, tokens)))
+        shards = 1 if case("policy.lora") else shards
     loss_tokens = tokens if case.cosmos else min(tokens, text_tokens)
     is_rl = case.action == "grpo"
     rollout_share = 0.0
@@ -425,8 +435,8 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         tokens=tokens,
         vision_tokens=vision_tokens,
         loss_tokens=loss_tokens,
-        batch=_records_of_a_pass(case, tokens),
-        shards=_shards(case),
+        batch=batch,
+        shards=shards,
         master=BYTES[case("train.master_dtype")],
         lora_rank=lora_rank,
         lora_targets=lora_targets,
@@ -446,24 +456,6 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         or (case(BATCH) > 1 and case(BATCH) * tokens > (case(TOKENS_PER_PASS) or ENOUGH_TOKENS)),
         fp8_base=bool(lora_rank) and not case.cosmos and case(BASE_PRECISION) == "fp8",
     )
-
-
-def _records_of_a_pass(case, tokens: int) -> int:
-    """Return how many records of so many tokens a pass has. The embedded engine packs what fits the
-    GPU, unless it is told how much."""
-    if case.cosmos:
-        return case("train.train_policy.mini_batch")
-    asked = case(TOKENS_PER_PASS) or 0
-    return max(1, min(case(BATCH), asked // max(1, tokens)))
-
-
-def _shards(case) -> int:
-    """Return over how many GPUs the states of a training are spread. The embedded engine has an
-    adapter and its base whole on every rank."""
-    shards = case("policy.parallelism.dp_shard_size")
-    if case.cosmos:
-        return shards * case("policy.parallelism.tp_size")
-    return 1 if case("policy.lora") else shards
 
 
 def cheapest_fix(
@@ -513,7 +505,9 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     if plan.sharded_engine and not plan.fused_loss and not plan.is_rl:
         yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
     if plan.sharded_engine or not plan.lora_rank:
-        yield from _more_shards(plan, most_gpus)
+        for gpus in (2, 4, 8):
+            if plan.shards < gpus <= most_gpus:
+                yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
     # Offloads were never tried where vllm has a part of the GPU.
     if plan.sharded_engine and not plan.activations_on_host and not plan.rollout_share:
         yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
@@ -541,9 +535,3 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
         yield Fix(changes={"policy.model_max_length": length}), {"longest": length}
     if plan.sharded_engine and not plan.states_on_host and not plan.rollout_share:
         yield Fix(changes={"train.fsdp_offload": True}), {"states_on_host": True}
-
-
-def _more_shards(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
-    for gpus in (2, 4, 8):
-        if plan.shards < gpus <= most_gpus:
-            yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}

@@ -79,10 +79,16 @@ def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
     rows = zip(
         *(records.column(name).to_pylist() for name in ("id", "text_tokens", "clips")), strict=True
     )
-    return [
-        _record_cost(name, text + more, [costs[clip] for clip in used])
-        for (name, text, used), more in zip(rows, _more_text(records, spec, counts), strict=False)
-    ]
+    found = []
+    for (name, text, used), more in zip(rows, _more_text(records, spec, counts), strict=False):
+        of_clips = [costs[clip] for clip in used]
+        problem = next((cost for cost in of_clips if isinstance(cost, Finding)), None)
+        vision = frames = 0
+        if problem is None:
+            vision = sum(tokens for tokens, _ in of_clips)
+            frames = sum(sampled for _, sampled in of_clips)
+        found.append(RecordTokens(name, text + more, vision, frames, problem))
+    return found
 
 
 def frames_that_fit(facts, rows: list[int], spec: dict, limit: int) -> tuple[str, int]:
@@ -221,15 +227,6 @@ def _clip_cost(
         if failure.findings[0].id.startswith("SPEC-"):
             raise
         return failure.findings[0]
-
-
-def _record_cost(name: str, text: int, costs: list) -> RecordTokens:
-    for cost in costs:
-        if isinstance(cost, Finding):
-            return RecordTokens(name, text, 0, 0, cost)
-    return RecordTokens(
-        name, text, sum(tokens for tokens, _ in costs), sum(frames for _, frames in costs)
-    )
 
 
 def _read_tables(path: Path):

@@ -145,7 +145,10 @@ class Tokenizer:
         for mark in marks:
             before, found, rest = rest.partition(mark)
             if not found:
-                return self._pieces_of_chatml(roles)
+                # Without a template that keeps the texts, the turns are those of ChatML.
+                ends = ["", *["<|im_end|>\n" for _ in roles]]
+                starts = [*[f"<|im_start|>{role}\n" for role in roles], ""]
+                return [end + start for end, start in zip(ends, starts, strict=True)]
             pieces.append(before)
         return [*pieces, rest]
 
@@ -165,11 +168,6 @@ class Tokenizer:
             )
         except (jinja2.TemplateError, TypeError):
             return ""
-
-    def _pieces_of_chatml(self, roles: tuple[str, ...]) -> list[str]:
-        ends = ["", *["<|im_end|>\n" for _ in roles]]
-        starts = [*[f"<|im_start|>{role}\n" for role in roles], ""]
-        return [end + start for end, start in zip(ends, starts, strict=True)]
 
 
 def _template(folder: Path):
