@@ -77,11 +77,9 @@ def in_root(root: str | Path, kind: str, name: str) -> str | None:
     for file in named:
         if _exists(root, file):
             return _below(root, file)
-    return None if s3.is_uri(root) else _only_one(Path(root))
-
-
-def _only_one(folder: Path) -> str | None:
-    found = [path for path in folder.glob("*") if is_archive(path)]
+    if s3.is_uri(root):
+        return None
+    found = [path for path in Path(root).glob("*") if is_archive(path)]
     return str(found[0]) if len(found) == 1 else None
 
 

@@ -177,7 +177,13 @@ def _fetched(batch: list[tuple], connection) -> dict[int, Path | Pictures]:
     objects = [found for _, _, of_file in batch for found in of_file]
     with ThreadPoolExecutor(8) as pool:  # its threads end before processes are forked
         paths = iter(list(pool.map(lambda found: s3.fetch(found, connection), objects)))
-    return {number: _local(file, paths) for number, file, _ in batch}
+    copies: dict[int, Path | Pictures] = {}
+    for number, file, _ in batch:
+        if isinstance(file, Pictures):
+            copies[number] = replace(file, files=tuple(islice(paths, len(file.files))))
+        else:
+            copies[number] = next(paths)
+    return copies
 
 
 def _listing(objects: list[s3.Object | None]) -> ClipReport:
@@ -190,13 +196,6 @@ def _listing(objects: list[s3.Object | None]) -> ClipReport:
         return ClipReport(check="DATA-MEDIA-EMPTY", message=message)
     tags = " ".join(found.etag for found in objects)
     return ClipReport(sum(found.size for found in objects), tags)
-
-
-def _local(file: str | Pictures, paths: Iterator[Path]) -> Path | Pictures:
-    """Return the local copy of an object, or of all of pictures, from the next of `paths`."""
-    if isinstance(file, Pictures):
-        return replace(file, files=tuple(islice(paths, len(file.files))))
-    return next(paths)
 
 
 def _folders(uris: Collection[str]) -> list[str]:

@@ -188,7 +188,12 @@ class ChatServer:
         """Return the names of its models with the root of each; None when it does not tell them."""
         outcome = self._attempt("GET", "/models")
         if not isinstance(outcome, Problem):
-            return _names(outcome)
+            try:
+                entries = json.loads(outcome)["data"]
+                named = [entry for entry in entries if isinstance(entry["id"], str)]
+                return {entry["id"]: entry.get("root") for entry in named}
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                return None
         if outcome.status in KEY_REFUSED:
             raise self._refusal(outcome)
         if outcome.status and not outcome.may_pass:
@@ -297,15 +302,6 @@ def _likely(logprobs: object) -> dict[str, float]:
         # Two tokens may be written alike, where their bytes are no whole letter.
         likely[one["token"]] = likely.get(one["token"], 0.0) + math.exp(min(0.0, one["logprob"]))
     return likely
-
-
-def _names(content: bytes) -> dict[str, str | None] | None:
-    """Name -> root of the models in an answer to /models; None for one of another form."""
-    try:
-        entries = json.loads(content)["data"]
-        return {entry["id"]: entry.get("root") for entry in entries if isinstance(entry["id"], str)}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
 
 
 def checked_address(url: str, flag: str) -> str:
