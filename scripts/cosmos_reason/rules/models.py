@@ -116,8 +116,15 @@ def refuse_unloadable(draft: Draft) -> None:
         from cosmos_reason.remote import hub  # few models have to be asked about
 
         architecture = hub.architecture(model.removeprefix(model_names.HUB), hub.token())
-        if is_refused(architecture, draft.action, known):
-            draft.findings.append(_unloadable(draft, key, architecture, known))
+        if not is_refused(architecture, draft.action, known):
+            continue
+        name, severity = "SPEC-MODEL-FAMILY", ERROR
+        if draft.action in JUDGED:
+            name, severity = "SPEC-MODEL-FAMILY-ASKED", WARNING
+        message = in_words(architecture)
+        message += f", expected what {draft.engine} loads: {', '.join(known)}"
+        fix = engine_for(draft.action, architecture)
+        draft.findings.append(Finding(name, severity, key, message, fix))
 
 
 def is_refused(architecture: str | hub.NotTold, action: str, known: list[str]) -> bool:
@@ -139,16 +146,6 @@ def in_words(architecture: str | hub.NotTold) -> str:
     if isinstance(architecture, hub.NotTold):
         return architecture.value
     return f"its config.json tells {architecture}"
-
-
-def _unloadable(
-    draft: Draft, key: str, architecture: str | hub.NotTold, known: list[str]
-) -> Finding:
-    message = f"{in_words(architecture)}, expected what {draft.engine} loads: {', '.join(known)}"
-    fix = engine_for(draft.action, architecture)
-    if draft.action in JUDGED:
-        return Finding("SPEC-MODEL-FAMILY-ASKED", WARNING, key, message, fix)
-    return Finding("SPEC-MODEL-FAMILY", ERROR, key, message, fix)
 
 
 RULES = (

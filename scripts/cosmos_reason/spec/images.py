@@ -154,7 +154,10 @@ def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
         document.set_value(whole, ours, value)
         renamed.append(f"{theirs} is {ours} = {value_text(value)}")
     found = []
-    for key, entry in _given(action).items():
+    given = {}  # Images are given this whatever the spec says.
+    for rules in _rules(action):
+        given |= rules.get("writes", {}) | rules.get("adapter_writes", {})
+    for key, entry in given.items():
         value = document.get(whole, key, document.MISSING)
         if value is document.MISSING:
             continue
@@ -271,14 +274,6 @@ def _own_names(action: str) -> dict[str, str]:
     for rules in _rules(action):
         names |= rules.get("copies", {}) | rules.get("renames", {}) | rules.get("reads", {})
     return names
-
-
-def _given(action: str) -> dict[str, dict]:
-    """Return key -> value and reason of what images are given whatever the spec says."""
-    given = {}
-    for rules in _rules(action):
-        given |= rules.get("writes", {}) | rules.get("adapter_writes", {})
-    return given
 
 
 def _own_values(action: str, image: dict) -> set[tuple[str, str]]:
