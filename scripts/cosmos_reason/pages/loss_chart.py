@@ -61,8 +61,10 @@ def chart(curves: Sequence[Curve], keys: Sequence[str] = LOSSES) -> dict | None:
                 lines.append({"key": key, "points": thinned(points), "end": points[-1][1]})
     if not lines:
         return None
-    highest = 1.0 if keys == ACCURACIES else 0.0
-    scale = _scale([point for line in lines for point in line["points"]], highest)
+    points = [point for line in lines for point in line["points"]]
+    last_step = max(step for step, _ in points)
+    highest = max(1.0 if keys == ACCURACIES else 0.0, *(value for _, value in points))
+    scale = Scale(last_step or 1.0, highest or 1.0)  # its box is never empty
     for line in lines:
         line["points"] = [(scale.across(step), scale.down(value)) for step, value in line["points"]]
     return {
@@ -71,14 +73,6 @@ def chart(curves: Sequence[Curve], keys: Sequence[str] = LOSSES) -> dict | None:
         "y": [(scale.down(value), f"{value:g}") for value in ticks(scale.highest)],
         "steps": f"{scale.last_step:g}",
     }
-
-
-def _scale(points: list[Point], highest: float) -> Scale:
-    """Return a scale that starts at 0 and holds all points, and `highest`; its box is never
-    empty."""
-    last_step = max(step for step, _ in points)
-    highest = max(highest, *(value for _, value in points))
-    return Scale(last_step or 1.0, highest or 1.0)
 
 
 def ticks(highest: float) -> list[float]:

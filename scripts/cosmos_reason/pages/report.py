@@ -121,16 +121,14 @@ def facts(record: dict) -> list[tuple[str, str]]:
     """Return (title, text) of what was evaluated, as far as the record tells."""
     lines = []
     for key, title in FACTS.items():
-        if record.get(key):
-            lines.append((title, shortened(_in_words(record[key]), 500)))
+        value = record.get(key)
+        if not value:
+            continue
+        if isinstance(value, dict):
+            stated = [item for item in value.items() if item[1] not in (None, "", [], {})]
+            value = ", ".join(f"{name} {part}" for name, part in stated)
+        lines.append((title, shortened(str(value), 500)))
     return lines
-
-
-def _in_words(value: object) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    parts = [f"{key} {part}" for key, part in value.items() if part not in (None, "", [], {})]
-    return ", ".join(parts)
 
 
 def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:

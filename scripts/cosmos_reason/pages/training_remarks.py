@@ -18,20 +18,15 @@ def beside(metrics: Path) -> list[str]:
         return _of_run(metrics.parent)
     remarks = []
     for path in job_folder.files_of_attempts(metrics):
-        remarks += _of_job(model_names.read_table(path.parent / job_folder.RECORD))
-    return remarks
-
-
-def _of_job(record: dict) -> list[str]:
-    remarks = []
-    if record.get("site"):
-        remarks.append(f"{record.get('job_id')} ran at {record['site']}")
-    if record.get("reason"):
-        remarks.append(f"{record.get('job_id')} {record.get('state')}: {record['reason']}")
-    findings = record.get("diagnosis")
-    for finding in findings if isinstance(findings, list) else ():
-        if isinstance(finding, dict):
-            remarks.append(f"{finding.get('id')}: {finding.get('message')}")
+        record = model_names.read_table(path.parent / job_folder.RECORD)
+        if record.get("site"):
+            remarks.append(f"{record.get('job_id')} ran at {record['site']}")
+        if record.get("reason"):
+            remarks.append(f"{record.get('job_id')} {record.get('state')}: {record['reason']}")
+        findings = record.get("diagnosis")
+        for finding in findings if isinstance(findings, list) else ():
+            if isinstance(finding, dict):
+                remarks.append(f"{finding.get('id')}: {finding.get('message')}")
     return remarks
 
 
