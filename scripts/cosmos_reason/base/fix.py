@@ -34,8 +34,19 @@ class Fix:
         return bool(self.changes or self.flags or self.command)
 
     def __str__(self) -> str:
-        parts = [self.command, _changes_as_text(self.changes), _flags_as_text(self.flags)]
-        return " ".join(part for part in parts if part)
+        words = []
+        for key, value in self.changes.items():
+            if value is None:
+                words += ["--unset", key]
+            else:
+                words += ["--set", f"{key}={value_text(value)}"]
+        for flag, value in self.flags.items():
+            if value is True:
+                words.append(flag)
+                continue
+            for single in value if isinstance(value, list | tuple) else [value]:
+                words += [flag, str(single)]
+        return " ".join(part for part in (self.command, shlex.join(words)) if part)
 
     @property
     def is_short(self) -> bool:
@@ -67,28 +78,6 @@ def value_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return _toml(value)
-
-
-def _changes_as_text(changes: Mapping[str, object]) -> str:
-    words = []
-    for key, value in changes.items():
-        if value is None:
-            words += ["--unset", key]
-        else:
-            words += ["--set", f"{key}={value_text(value)}"]
-    return shlex.join(words)
-
-
-def _flags_as_text(flags: Mapping[str, object]) -> str:
-    words = []
-    for flag, value in flags.items():
-        if value is True:
-            words.append(flag)
-            continue
-        values = value if isinstance(value, list | tuple) else [value]
-        for single in values:
-            words += [flag, str(single)]
-    return shlex.join(words)
 
 
 def _toml(value: object) -> str:
