@@ -59,7 +59,11 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
     verified model or adapter. Raises Failure with all that is wrong with it: what is published can
     be loaded."""
     found = _verified(folder)
-    weights = _weights(folder)
+    if run_outputs.kind(folder) == run_outputs.ADAPTER:
+        weights = {adapters.WEIGHTS}
+    else:
+        tensors, _ = safetensors_files.read_folder(folder)
+        weights = {tensor.file.relative_to(folder).as_posix() for tensor in tensors.values()}
     names = sorted(path.name for path in folder.iterdir())
     if not weights <= set(names):
         message = "its weights lie in folders below it, as in an Omni checkpoint; convert it first"
@@ -108,13 +112,6 @@ def _verified(folder: Path) -> list[Finding]:
             fix = shlex.join(["scripts/select_checkpoint.py", str(folder), "--merge", "DIR"])
             found.append(findings.warning("PUBLISH-LOCAL-BASE", folder, message, fix))
     return found
-
-
-def _weights(folder: Path) -> set[str]:
-    if run_outputs.kind(folder) == run_outputs.ADAPTER:
-        return {adapters.WEIGHTS}
-    tensors, _ = safetensors_files.read_folder(folder)
-    return {tensor.file.relative_to(folder).as_posix() for tensor in tensors.values()}
 
 
 def _base(folder: Path, beside: Mapping[str, Path]) -> str:
