@@ -20,7 +20,8 @@ def media_path(dataset: Survey, given: str | None) -> Path | str:
     """Return the folder, prefix or archive that media names are relative to.
 
     That is `given` (an archive in S3 is fetched), else the media root named in the file, else its
-    folder, else one of the usual archives there when the first medium is not there itself."""
+    folder, else one of the usual archives there when the first medium is not there itself. Raises
+    Failure when the named one leaves that folder."""
     if given is not None:
         if s3.is_uri(given) and not archives.is_archive(given):
             return given.rstrip("/")
@@ -30,24 +31,18 @@ def media_path(dataset: Survey, given: str | None) -> Path | str:
         root = dataset.source.rpartition("/")[0]
     stated = dataset.header.get("media_root")
     if isinstance(stated, str):
-        return _stated_root(dataset, root, stated)
+        try:
+            return place(root, stated)
+        except f.Failure:
+            outside = os.path.normpath(os.path.join(root, stated))
+            message = f"got the media root {stated}, which leaves the folder of the annotations"
+            fix = Fix(flags={"--media-path": outside})
+            raise f.bad_input("DATA-MEDIA-ESCAPE", dataset.source, message, fix) from None
     for medium in dataset.clips:
         if not s3.is_uri(medium.path):
             archive = archives.in_root(root, medium.kind, medium.path)
             return _local(archive) if archive else root
     return root
-
-
-def _stated_root(dataset: Survey, root: Path | str, stated: str) -> Path | str:
-    """Return the media root that the annotation file names. Raises Failure when it leaves
-    `root`."""
-    try:
-        return place(root, stated)
-    except f.Failure:
-        outside = os.path.normpath(os.path.join(root, stated))
-        message = f"got the media root {stated}, which leaves the folder of the annotations"
-        fix = Fix(flags={"--media-path": outside})
-        raise f.bad_input("DATA-MEDIA-ESCAPE", dataset.source, message, fix) from None
 
 
 def _local(file: Path | str) -> Path:
