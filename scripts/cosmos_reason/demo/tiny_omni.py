@@ -94,7 +94,11 @@ def build(folder: Path, seed: int, text: str, vocabulary: int = VOCABULARY) -> N
     """Write the checkpoint; `text` trains the tokenizer. The same seed and text give the same
     bytes."""
     with whole_folder(folder) as work:
-        ids = _tokenizer(work, text, vocabulary)
+        tokenizer = work / "text_tokenizer"  # which also lies at the root
+        tokenizer.mkdir()
+        ids = write_tokenizer(tokenizer, text, vocabulary)
+        for path in tokenizer.iterdir():
+            shutil.copy(path, work / path.name)
         config = _config(ids)
         _write_small_files(work, ids, config)
         stem = "diffusion_pytorch_model"
@@ -107,16 +111,6 @@ def build(folder: Path, seed: int, text: str, vocabulary: int = VOCABULARY) -> N
         vision = vision_tensors(config)
         weight_map |= write_shards(work, ["vision_encoder/model.safetensors"], vision, seed)
         safetensors_files.write_index(work, weight_map, total_size(transformer | vision))
-
-
-def _tokenizer(work: Path, text: str, vocabulary: int) -> dict[str, int]:
-    """Write the tokenizer to text_tokenizer/ and the root."""
-    target = work / "text_tokenizer"
-    target.mkdir()
-    ids = write_tokenizer(target, text, vocabulary)
-    for path in target.iterdir():
-        shutil.copy(path, work / path.name)
-    return ids
 
 
 def _config(ids: dict[str, int]) -> dict:
