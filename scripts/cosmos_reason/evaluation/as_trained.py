@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from cosmos_reason.checkpoints import run_outputs, training_settings
 from cosmos_reason.data import annotations, located
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
-from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import questions
 from cosmos_reason.media import archives, sampling
 from cosmos_reason.media import files as media
@@ -161,8 +159,13 @@ def _some_clips(dataset: dict) -> list[media.MediaFacts]:
     if "://" in dataset["media_dir"]:
         return []
     folder = archives.media_folder(dataset["media_dir"])
+    if "media" in dataset:  # of an inference
+        shown = ([item] for item in dataset["media"])
+    else:
+        samples = annotations.stream(JsonRecords(dataset["annotation_path"]), Tally())
+        shown = (sample.media for sample in samples)
     clips = []
-    for items in _media(dataset):
+    for items in shown:
         for item in items:
             try:
                 clips.append(media.probe(located.source(item, partial(media.resolve, folder))))
@@ -171,15 +174,6 @@ def _some_clips(dataset: dict) -> list[media.MediaFacts]:
         if len(clips) >= CLIPS:
             break
     return clips
-
-
-def _media(dataset: dict) -> Iterator[Sequence[Media]]:
-    """Yield the media of each record, or of each question of an inference."""
-    if "media" in dataset:
-        yield from ([item] for item in dataset["media"])
-        return
-    for sample in annotations.stream(JsonRecords(dataset["annotation_path"]), Tally()):
-        yield sample.media
 
 
 def _typical_tokens(

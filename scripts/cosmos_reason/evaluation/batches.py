@@ -18,7 +18,13 @@ def as_row(record: dict) -> dict:
     """Return {id, response, error, is_cut} of a line; a request that failed has an error."""
     response = record.get("response") or {}
     body = response.get("body") if "body" in response else response
-    error = _in_words(record.get("error")) or _error_of(response, body)
+    error = _in_words(record.get("error"))
+    if not error:
+        status = response.get("status_code", 200)
+        if isinstance(body, dict) and body.get("error"):
+            error = _in_words(body["error"])
+        elif status != 200:
+            error = f"the server answered {status}"
     row = {"id": record["custom_id"], "response": None, "error": error or None}
     choices = body.get("choices") if isinstance(body, dict) else None
     if error or not isinstance(choices, list):
@@ -28,14 +34,6 @@ def as_row(record: dict) -> dict:
     ends = [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
     row["is_cut"] = CUT in ends
     return row
-
-
-def _error_of(response: dict, body: object) -> str:
-    """Return why a server did not answer; "" where it did."""
-    if isinstance(body, dict) and body.get("error"):
-        return _in_words(body["error"])
-    status = response.get("status_code", 200)
-    return "" if status == 200 else f"the server answered {status}"
 
 
 def _in_words(error: object) -> str:

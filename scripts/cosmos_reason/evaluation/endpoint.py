@@ -100,8 +100,10 @@ class Endpoint:
             if self.spec["evaluation"]["ask"] != asked.GENERATE:
                 self._require_logprobs()
             refusal = ""
-            if self.frames != IMAGES and self._asks_about_videos():
-                refusal = self._refusal_of_videos()
+            if self.frames != IMAGES:
+                questions = asked.read(self.spec["dataset"], self.spec["evaluation"]["limit"])
+                if any(item.kind == "video" for one in questions for item in one.sample.media):
+                    refusal = self._refusal_of_videos()
         if refusal and self.frames == VIDEO:
             message = (
                 f"{refusal}; this server takes no videos. Ask one that does (vLLM), or send still "
@@ -120,10 +122,6 @@ class Endpoint:
             return [*found, findings.warning("EVAL-ENDPOINT-IMAGES", FRAMES, message, fix)]
         self.frames = VIDEO
         return found
-
-    def _asks_about_videos(self) -> bool:
-        questions = asked.read(self.spec["dataset"], self.spec["evaluation"]["limit"])
-        return any(item.kind == "video" for one in questions for item in one.sample.media)
 
     def _refusal_of_videos(self) -> str:
         """Return what the server has against a small video; empty when it takes it. Raises Failure

@@ -64,7 +64,12 @@ def compose(spec: dict, questions: int, who: Responder) -> dict:
             "system": dataset["system_prompt"],
             "answer_type": spec["evaluation"]["answer_type"],
         },
-        "sampling": _applied(spec["generation"], who),
+        # Only what counted for the answers is told.
+        "sampling": {
+            key: value
+            for key, value in spec["generation"].items()
+            if value is not None and key not in who.ignores
+        },
         "vision": {key: value for key, value in spec["vision"].items() if value is not None},
         "hardware": who.where,
     }
@@ -109,15 +114,6 @@ def changes(record: dict) -> dict[str, object]:
         if value != usual and (value or usual):
             differing[key] = value
     return differing
-
-
-def _applied(generation: dict, who: Responder) -> dict:
-    """Return what of the table counted for the answers."""
-    applied = {}
-    for key, value in generation.items():
-        if value is not None and key not in who.ignores:
-            applied[key] = value
-    return applied
 
 
 def max_tokens(record: dict) -> int | None:

@@ -115,10 +115,15 @@ def media_at(name: str) -> tuple[list[Media], list[Finding]]:
     for path in sorted(place.iterdir()):
         if path.name.startswith(".") or path.is_dir():
             continue
-        if path.suffix.lower() in media.IMAGE_SUFFIXES + media.VIDEO_SUFFIXES:
-            shown.append(Media(_kind(path), str(path)))
-        else:
+        suffix = path.suffix.lower()
+        if suffix not in media.IMAGE_SUFFIXES + media.VIDEO_SUFFIXES:
             others.append(path.name)
+            continue
+        try:
+            is_image = media.is_image(path)
+        except Failure:  # it cannot be read, as its row tells: its name decides
+            is_image = suffix in media.IMAGE_SUFFIXES
+        shown.append(Media("image" if is_image else "video", str(path)))
     if not shown:
         message = "no clip or image lies directly in it"
         if others:
@@ -131,14 +136,6 @@ def media_at(name: str) -> tuple[list[Media], list[Finding]]:
         return shown, []
     message = f"{len(others)} files here are no clips or images: {_some(others)}"
     return shown, [findings.info("EVAL-MEDIA-OTHERS", place, message)]
-
-
-def _kind(path: Path) -> str:
-    """Return image or video by content; by name where the file cannot be read, as its row tells."""
-    try:
-        return "image" if media.is_image(path) else "video"
-    except Failure:
-        return "image" if path.suffix.lower() in media.IMAGE_SUFFIXES else "video"
 
 
 def _some(names: list[str]) -> str:
@@ -158,21 +155,18 @@ def questions(dataset: dict) -> list[Question]:
         name = Path(item.path).name
         if named[name] > 1:
             name = item.path
+        try:
+            facts = os.stat(item.path)
+            stamp = [facts.st_size, facts.st_mtime_ns]
+        except OSError:  # a link that leads nowhere, which its row will tell
+            stamp = []
         for number, text in enumerate(texts, 1):
             row_id = name if len(texts) == 1 else f"{name}#{number}"
             sample = Sample(index, row_id, (), (item,), None)
-            key = _key(item.path, text)
+            identity = json.dumps([item.path, *stamp, text])
+            key = hashlib.sha256(identity.encode()).hexdigest()[:16]
             asked.append(Question(key, sample, (Turn("user", text),), text, ""))
     return asked
-
-
-def _key(path: str, text: str) -> str:
-    try:
-        facts = os.stat(path)
-        stamp = [facts.st_size, facts.st_mtime_ns]
-    except OSError:  # a link that leads nowhere, which its row will tell
-        stamp = []
-    return hashlib.sha256(json.dumps([path, *stamp, text]).encode()).hexdigest()[:16]
 
 
 # ---- what becomes of it --------------------------------------------------------------------------

@@ -76,22 +76,15 @@ def _files(folder: Path, dataset: str) -> list[Path]:
 
 def _last_user_text(prompt: object) -> str:
     """Return the text of the last user message of a chat; empty for anything else."""
-    if not isinstance(prompt, list):
-        return ""
-    for message in reversed(prompt):
+    for message in reversed(prompt if isinstance(prompt, list) else []):
         if isinstance(message, dict) and message.get("role") == "user":
-            return _content_text(message.get("content"))
+            content = message.get("content")  # a text or a list of parts
+            if isinstance(content, str):
+                return content
+            parts = content if isinstance(content, list) else []
+            texts = [part.get("text") for part in parts if isinstance(part, dict)]
+            return "\n".join(text for text in texts if isinstance(text, str))
     return ""
-
-
-def _content_text(content: object) -> str:
-    """Return the text of a message, which is a text or a list of parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    texts = [part.get("text") for part in content if isinstance(part, dict)]
-    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 # -- writing ---------------------------------------------------------------------------------------

@@ -20,23 +20,21 @@ def command(model: str, name: str, checkpoint: Path, spec: Path | None = None) -
     Clients that send frames with their times, as `--endpoint` does, need the last flag; those that
     send whole clips get as many frames as in training.
     """
+    trained = None
+    folder = checkpoint.resolve()
+    try:
+        if as_trained.is_of_training(folder):
+            trained = as_trained.training_spec(folder)
+        elif spec:
+            trained = files.read_toml(spec)
+        vision = VisionOptions.from_spec(trained or {})
+    except Failure:  # what cannot be read is no reason against the model
+        vision = VisionOptions()
     words = ["vllm", "serve", model, "--served-model-name", name]
-    frames = _sampling(_trained_vision(checkpoint.resolve(), spec))
+    frames = _sampling(vision)
     if frames:
         words += ["--media-io-kwargs", json.dumps({"video": frames})]
     return shlex.join([*words, "--trust-request-mm-kwargs"])
-
-
-def _trained_vision(checkpoint: Path, spec: Path | None) -> VisionOptions:
-    trained = None
-    try:
-        if as_trained.is_of_training(checkpoint):
-            trained = as_trained.training_spec(checkpoint)
-        elif spec:
-            trained = files.read_toml(spec)
-        return VisionOptions.from_spec(trained or {})
-    except Failure:  # what cannot be read is no reason against the model
-        return VisionOptions()
 
 
 def _sampling(options: VisionOptions) -> dict[str, float]:
