@@ -286,7 +286,7 @@ def spec_command(
     words = ["build_spec.py", "train"]
     words += ["--site", place] if place else []
     if sum(datasets["train"].asked) < min(dataset_checks.SIZES):
-        words += ["--profile", "small-dataset"]
+        words += ["--profile", dataset_checks.SMALL]
     for name, dataset in datasets.items():
         root, _, last = clip_files.whole_name(dataset.source).rpartition("/")
         media_path = clip_files.whole_name(dataset.media_path)

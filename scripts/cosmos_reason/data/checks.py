@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import write_text
 from cosmos_reason.base.fix import Fix
@@ -112,6 +113,7 @@ CHECKS = RECORD_CHECKS | {
 }
 # fmt: on
 # Questions that training data have -> what so many are.
+SMALL = "small-dataset"  # the profile for fewer than the least
 SIZES = {1_000: "the least", 10_000: "recommended", 50_000: "for production"}
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
@@ -122,7 +124,11 @@ def check_size(dataset: Survey) -> None:
     if questions >= max(SIZES):
         return
     sizes = ", ".join(f"{count:,} are {meaning}" for count, meaning in SIZES.items())
-    dataset.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")
+    message = f"got {questions:,} questions: {sizes}"
+    if questions < min(SIZES):
+        epochs = bundle.skill_info()["profiles"][SMALL]["set"]["train.epoch"]
+        message += f"; --profile {SMALL} trains them {epochs} times, with a save each time"
+    dataset.tally.add("DATA-SIZE", 0, "-", message)
 
 
 def findings(
