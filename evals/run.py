@@ -57,8 +57,9 @@ runs: characters that the agent received, commands that it ran, dead ends, secon
 
 What only the skill's programs write (`mapping.yaml`, a document of findings) is part of what is
 right, and no agent without the skill writes it: of accuracy, compare, dead-runs and dataset-faults
-they told the same numbers, causes and faults in files of their own. The skill's own page is 6,900
-of the characters (7,700 in most of the first two runs).
+they told the same numbers, causes and faults in files of their own. The skill's own page was 6,900
+of the characters (7,700 in most of the first two runs; 6,200 since). Many agents list all files
+before they begin, the installed skill's among them: up to 8,000 characters more.
 
 """
 COLUMNS = """| task | skill | model | runs | right | characters | commands | dead ends | seconds |
@@ -72,6 +73,9 @@ SECOND = f"""
 Eleven more tasks, one of the kind of each above, with other data, numbers and words; only with the
 skill. SHA-256 of the cases as they were frozen, before the first run:
 `{FROZEN}`
+
+The one that is not right asked for a folder to carry on a disk: the agent put what is started one
+folder deeper, beside copies of the data, where the case does not look.
 
 """
 
