@@ -3,8 +3,8 @@
 Whoever holds the lock writes the record: first the launcher, then the supervisor, which inherits
 the lock from it, and once nobody is left, whoever asks how the job ended. The kernel drops the lock
 with the last process that carries it (work on this machine carries it too), so "is it still
-running" needs no process id and cannot be fooled by a reused one. Work of SLURM and Kubernetes runs
-elsewhere and carries none: they are asked.
+running" needs no process id and cannot be fooled by a reused one. Work on a cluster carries none:
+its platform is asked, by the supervisor or, of SLURM, by whoever wants to know.
 """
 
 from __future__ import annotations
@@ -378,8 +378,8 @@ def take_lock(folder: Path) -> int:
 
 
 def is_idle(folder: Path) -> bool:
-    """Return whether no process of the job holds its lock: its supervisor and what that started. Of
-    SLURM and Kubernetes, whose jobs run elsewhere, it tells nothing."""
+    """Return whether no process holds the lock of the job: its supervisor, and what that started
+    here. It tells nothing of work on a cluster that nobody follows."""
     with open(folder / LOCK, "rb") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so as not to be in the way

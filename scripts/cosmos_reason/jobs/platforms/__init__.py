@@ -23,7 +23,7 @@ judged(job) -> job               as it is true now, of a job that nobody follows
                                  when nobody can say
 end(job, grace)                  SIGTERM, and SIGKILL after `grace` seconds
 
-A supervisor, which local and Docker have, lives in a session of its own, so that a closed terminal
+A supervisor, which all but SLURM have, lives in a session of its own, so that a closed terminal
 does not reach it, and inherits the job's lock.
 """
 
