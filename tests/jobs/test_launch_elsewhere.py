@@ -77,7 +77,7 @@ def test_what_is_only_here_is_not_launched_there(site, monkeypatch):
 
 def test_what_lies_there_is_launched_and_recorded_without_a_fingerprint(site, monkeypatch):
     monkeypatch.setenv("THERE", "/")
-    monkeypatch.setattr(docker, "start", lambda job, lock: None)
+    monkeypatch.setattr(docker, "start", lambda job, lock: job)
     monkeypatch.setattr(launch.platforms, "spawn", lambda folder, lock: None)
     job, found = launch.submit(asked(site))
     assert not absent(found)

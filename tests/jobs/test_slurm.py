@@ -193,6 +193,7 @@ def test_a_node_looks_for_the_paths_before_anything_is_recorded(site, monkeypatc
     assert found[0].where.startswith(str(site.root)) and "node n7" in found[0].message
     job, found = looked(site, monkeypatch, Answer(0, "node n7\n"))
     assert job and not found
+    assert job.platform_ref["slurm_job_id"] == "3", "submit --json tells it"
 
 
 def test_the_caches_of_what_is_fetched_are_looked_for_and_nothing_is_fetched_before(

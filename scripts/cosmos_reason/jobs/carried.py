@@ -305,6 +305,8 @@ def _readme(
     if (work / SKILL).is_dir():
         size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
         lines.append(f"- skill/ holds the programs that run there, {size / 2**20:.1f} MiB")
+    if job.platform != "kubernetes":
+        lines.append("- by a disk: its mount M in place of `HOST:`, and there `cp -r M/. /`")
     if job.platform == "docker":
         lines.append(f"- {start_name} prints ID and makes jobs/ID where it is started")
     if job.platform == "kubernetes":

@@ -33,7 +33,7 @@ def test_a_seed_gives_the_same_clips_each_time(tmp_path):
 def test_the_default_seed_learns_and_reports(tmp_path):
     done, summary = demo(tmp_path, 0)
     printed = done.stdout
-    # 0.967 with torch 2.11 and 2.13; on another processor sums round otherwise, as with other seeds.
+    # 0.967 with torch 2.11 and 2.13; sums that round otherwise act as another seed does.
     assert summary["accuracy"] >= 0.9
     assert summary["baseline_accuracy"] <= 0.5
     assert set(summary["by_type"]) == {"mcq", "yes_no", "direction"}
