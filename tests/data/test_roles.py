@@ -273,6 +273,13 @@ def test_each_event_has_its_moments_in_its_own_clip(source, events):
             assert text == "yes" or begin >= 0.6, "a frame apart"
 
 
+def test_a_moment_without_room_for_a_frame_touches_the_event(source):
+    write_clip(source / "short.mp4", frames=16, rate=8)
+    lines = ["video,from,to,event", "short.mp4,0.6,1.3,fall"]
+    report, splits = build(source, lines, *ABSENT)
+    assert len(splits["train"]) == 2 and "BUILD-ABSENT-FEW" not in ids(report)
+
+
 def test_one_kind_of_event_needs_no_name_in_the_question(source, events):
     lines = ["video,from,to,event", "a.mp4,0,1,fall", "b.mp4,0.5,1.5,Fall "]
     flags = (*ABSENT[:6], "--question", "Does it fall?", *ABSENT[8:])

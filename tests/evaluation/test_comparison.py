@@ -1,5 +1,6 @@
 """Two runs over the same questions: what is paired, what is left out, and McNemar's test."""
 
+import itertools
 import json
 
 import jsonschema
@@ -243,6 +244,29 @@ def test_questions_about_few_clips_show_less_than_their_number():
     assert alone["verdict"].startswith("better") and together["clips"] == 10
     assert together["difference_interval"][0] == 0
     assert together["verdict"].startswith("not shown to be better")
+
+
+@given(st.lists(st.integers(-4, 4), max_size=8))
+def test_the_test_over_clips_counts_all_ways_to_turn_their_signs(gains):
+    sums = [sum(way) for way in itertools.product(*({gain, -gain} for gain in gains if gain))]
+    extreme = sum(abs(one) >= abs(sum(gains)) for one in sums)
+    assert comparison.sign_flips(gains) == pytest.approx(extreme / len(sums))
+    ones = [1] * gains.count(1) + [-1] * gains.count(-1)
+    exact = comparison.mcnemar(gains.count(1), gains.count(-1))
+    assert comparison.sign_flips(ones) == pytest.approx(exact)
+
+
+def test_the_test_over_many_clips_is_close_to_the_exact_one(monkeypatch):
+    gains = [1] * 60 + [2] * 30 + [-1] * 40 + [-2] * 20
+    exact = comparison.sign_flips(gains)
+    monkeypatch.setattr(comparison, "EXACT_MCNEMAR_LIMIT", 10)
+    assert 0.01 < exact < 0.2 and comparison.sign_flips(gains) == pytest.approx(exact, rel=0.1)
+
+
+def test_four_clips_show_nothing_however_many_questions_they_have():
+    pair, _ = comparison.compare(*many(0, 12, 12, clips=4))
+    assert pair["p_value"] < 0.001 and pair["clip_p_value"] == pytest.approx(0.125)
+    assert pair["verdict"].startswith("not shown to be better") and "p = 0.12)" in pair["verdict"]
 
 
 def test_a_run_below_always_the_commonest_answer_is_told():

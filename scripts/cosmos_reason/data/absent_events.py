@@ -71,7 +71,7 @@ def asked(
         raise f.bad_input("USAGE", FLAG, message)
     first: dict[Path, int] = {}  # clip -> its first row
     lengths: dict[Path, Fraction] = {}  # in seconds, of the clips that open
-    apart: dict[Path, Fraction] = {}  # a frame in seconds: what is cut has whole ones
+    frame: dict[Path, Fraction] = {}  # the seconds of one: what is cut has whole ones
     per_second: dict[Path, Fraction] = {}  # how many units of the times a second has
     spans: dict[str, list[tuple[Path, Fraction, Fraction]]] = defaultdict(list)
     written: dict[str, str] = {}  # the event as its first row has it
@@ -84,7 +84,7 @@ def asked(
                 facts = media.probe(medium)
                 lengths[medium] = Fraction(facts.seconds).limit_denominator(1000)
                 frames = Fraction(facts.fps or 1).limit_denominator(parts.MOST)
-                apart[medium] = 1 / frames
+                frame[medium] = 1 / frames
                 per_second[medium] = Fraction(PER_SECOND.get(start.unit, frames))
         edges = row.values.get(start.name), row.values.get(end.name)
         if start.name == end.name and isinstance(edges[0], list) and len(edges[0]) == 2:
@@ -101,7 +101,8 @@ def asked(
     splits = list(splits)
     for key, of_event in sorted(spans.items()):
         wanted = round(reading.absent * len(of_event))
-        moments = _moments(key, of_event, lengths, apart, wanted, reading.seed)
+        counts = start.unit == "frame"
+        moments = _moments(key, of_event, lengths, frame, counts, wanted, reading.seed)
         if len(moments) < wanted:
             message = f"got {len(moments)} moments without it, expected {wanted}"
             problems.append(f.warning("BUILD-ABSENT-FEW", written[key], message))
@@ -130,32 +131,41 @@ def _moments(
     key: str,
     of_event: list[tuple[Path, Fraction, Fraction]],
     lengths: dict[Path, Fraction],
-    apart: dict[Path, Fraction],
+    frame: dict[Path, Fraction],
+    counts_frames: bool,
     wanted: int,
     seed: int,
 ) -> list[tuple[Path, Fraction, Fraction]]:
-    """Return moments that overlap neither each other nor the event, from which they are a frame
-    (`apart`) away; at most `wanted`. Those of one row are of its clip where that has room: else the
-    clip alone would tell the answer."""
+    """Return moments that overlap neither each other nor the event, at most `wanted`. Those of one
+    row are of its clip where that has room, else the clip alone would tell the answer; and a
+    `frame` away from the event where that leaves room, as always where frames are counted."""
     draw = random.Random(f"{seed} {key}")
-    taken: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    busy: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for clip, begin, stop in of_event:
-        if clip in apart:
-            taken[clip].append((begin - apart[clip], stop + apart[clip]))
+        busy[clip].append((begin, stop))
+    taken: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     found = []
     for number in range(wanted):
         own, begin, stop = of_event[number % len(of_event)]
         span = stop - begin
-        rooms = []
-        for clip in sorted(lengths):
-            here = Fraction(0)
-            for busy_from, busy_to in [*sorted(taken[clip]), (lengths[clip], lengths[clip])]:
-                if span > 0 and busy_from - here >= span:
-                    rooms.append((clip, here, busy_from))
-                here = max(here, busy_to)
-        if not rooms:
+        ways = []
+        for frames in (1,) if counts_frames else (1, 0):
+            rooms = []
+            for clip in sorted(lengths):
+                apart = frames * frame[clip]
+                around = [(start - apart, end + apart) for start, end in busy[clip]]
+                here = Fraction(0)
+                whole = (lengths[clip], lengths[clip])
+                for busy_from, busy_to in [*sorted(around + taken[clip]), whole]:
+                    if span > 0 and busy_from - here >= span:
+                        rooms.append((clip, here, busy_from))
+                    here = max(here, busy_to)
+            ways.append(([one for one in rooms if one[0] == own], rooms))
+        of_own, of_any = zip(*ways, strict=True)
+        rooms = next(filter(None, (*of_own, *of_any)), None)
+        if rooms is None:
             break
-        clip, earliest, latest = draw.choice([one for one in rooms if one[0] == own] or rooms)
+        clip, earliest, latest = draw.choice(rooms)
         # One of the places that lie side by side in the room, so that it leaves the others whole.
         places = (latest - earliest) // span
         slack = latest - earliest - places * span

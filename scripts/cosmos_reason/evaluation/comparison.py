@@ -168,8 +168,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def difference_by_clip(answered: Sequence[tuple[Row, Row]]) -> dict:
-    """Return the change of the accuracy with its 95 % interval, by a bootstrap over clips: the
-    questions about one clip are right and wrong together, which McNemar's test does not know."""
+    """Return the change of the accuracy with its 95 % interval, by a bootstrap over clips, and the
+    p-value over clips: the questions about one clip are right and wrong together, which McNemar's
+    test does not know. Of few clips the bootstrap draws the same ones again, and is too narrow."""
     import numpy as np
 
     gained, asked = Counter(), Counter()
@@ -188,20 +189,45 @@ def difference_by_clip(answered: Sequence[tuple[Row, Row]]) -> dict:
         "clips": len(asked),
         "difference": round(sum(gained.values()) / len(answered), 6),
         "difference_interval": [round(float(low), 6), round(float(high), 6)],
+        "clip_p_value": sign_flips(list(gained.values())),
     }
 
 
+def sign_flips(gains: Sequence[int]) -> float:
+    """Return the two-sided p-value that each clip would as soon have lost what it gained (Fisher's
+    randomization test, 1935); with one question a clip it is McNemar's. `gains`: questions fixed
+    less those broken, of each clip.
+
+    Exact up to EXACT_MCNEMAR_LIMIT clips that changed, beyond it normal with continuity correction.
+    """
+    import numpy as np
+
+    moved = [abs(gain) for gain in gains if gain]
+    total = abs(sum(gains))
+    if len(moved) > EXACT_MCNEMAR_LIMIT:
+        spread = math.sqrt(sum(gain**2 for gain in moved))
+        return math.erfc(max(0, total - 1) / spread / math.sqrt(2))
+    most = sum(moved)
+    chances = np.zeros(2 * most + 1)  # of each sum from -most to most
+    chances[most] = 1.0
+    for gain in moved:  # no sum goes beyond either end
+        chances = (np.roll(chances, gain) + np.roll(chances, -gain)) / 2
+    sums = np.arange(-most, most + 1)
+    return min(1.0, float(chances[abs(sums) >= total].sum()))
+
+
 def verdict(part: dict, p_value: float, earlier: dict | None = None) -> str:
-    """Return in words what a comparison shows. A difference counts where McNemar's test and the
-    interval over clips both show it. To be better than an `earlier` run (its summary) that always
-    the commonest answer beats shows nothing, so the same sentence says so."""
+    """Return in words what a comparison shows. A difference counts where McNemar's test, the
+    interval over clips and the test over clips all show it. To be better than an `earlier` run (its
+    summary) that always the commonest answer beats shows nothing, so the same sentence says so."""
     low, high = part.get("difference_interval", (0.0, 0.0))
-    is_shown = p_value < CHANCE and (low > 0 or high < 0)
+    over_clips = part.get("clip_p_value", 1.0)
+    is_shown = max(p_value, over_clips) < CHANCE and (low > 0 or high < 0)
     chance = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
     if is_shown:
         said = f"better ({chance})" if low > 0 else f"worse ({chance})"
     elif p_value < CHANCE:
-        said = f"not shown to be better: {chance}, but too few clips differ"
+        said = f"not shown to be better: {chance}, but too few clips differ (p = {over_clips:.2g})"
     else:
         said = f"not shown to be better ({chance})"
     if part.get("below_always") is not None:
