@@ -34,7 +34,8 @@ def kill_all(folder):
         for process in marked(folder):
             with contextlib.suppress(psutil.NoSuchProcess):
                 halt(process)
-    while marked(folder):
+    # Who dies gives its memory back, where its mark stands, before its files: the lock is last.
+    while marked(folder) or not jobs.is_idle(folder):
         time.sleep(0.01)
 
 
