@@ -259,7 +259,7 @@ def test_the_test_over_clips_counts_all_ways_to_turn_their_signs(gains):
 def test_the_test_over_many_clips_is_close_to_the_exact_one(monkeypatch):
     gains = [1] * 60 + [2] * 30 + [-1] * 40 + [-2] * 20
     exact = comparison.sign_flips(gains)
-    monkeypatch.setattr(comparison, "EXACT_MCNEMAR_LIMIT", 10)
+    monkeypatch.setattr(comparison, "EXACT_FLIPS_LIMIT", 10)
     assert 0.01 < exact < 0.2 and comparison.sign_flips(gains) == pytest.approx(exact, rel=0.1)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -144,32 +145,37 @@ def _moments(
     for clip, begin, stop in of_event:
         busy[clip].append((begin, stop))
     taken: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    apart = (1,) if counts_frames else (1, 0)  # frames between a moment and the event
+
+    def rooms(clips: Iterable[Path], span: Fraction, frames: int) -> list[tuple]:
+        """Return (clip, begin, end) of all stretches in which a moment has room."""
+        found = []
+        for clip in clips:
+            free = frames * frame[clip]
+            around = [(begin - free, stop + free) for begin, stop in busy[clip]]
+            here = Fraction(0)
+            for busy_from, busy_to in [*sorted(around + taken[clip]), (lengths[clip],) * 2]:
+                if busy_from - here >= span:
+                    found.append((clip, here, busy_from))
+                here = max(here, busy_to)
+        return found
+
     found = []
     for number in range(wanted):
         own, begin, stop = of_event[number % len(of_event)]
         span = stop - begin
-        ways = []
-        for frames in (1,) if counts_frames else (1, 0):
-            rooms = []
-            for clip in sorted(lengths):
-                apart = frames * frame[clip]
-                around = [(start - apart, end + apart) for start, end in busy[clip]]
-                here = Fraction(0)
-                whole = (lengths[clip], lengths[clip])
-                for busy_from, busy_to in [*sorted(around + taken[clip]), whole]:
-                    if span > 0 and busy_from - here >= span:
-                        rooms.append((clip, here, busy_from))
-                    here = max(here, busy_to)
-            ways.append(([one for one in rooms if one[0] == own], rooms))
-        of_own, of_any = zip(*ways, strict=True)
-        rooms = next(filter(None, (*of_own, *of_any)), None)
-        if rooms is None:
-            break
-        clip, earliest, latest = draw.choice(rooms)
-        # One of the places that lie side by side in the room, so that it leaves the others whole.
-        places = (latest - earliest) // span
-        slack = latest - earliest - places * span
-        at = earliest + draw.randrange(int(places)) * span + slack * draw.randrange(101) / 100
+        if span <= 0:  # told where the parts are cut
+            continue
+        places = ([own] if own in lengths else [], sorted(lengths))
+        ways = (rooms(clips, span, frames) for clips in places for frames in apart)
+        fitting = next(filter(None, ways), None)
+        if fitting is None:
+            continue
+        clip, earliest, latest = draw.choice(fitting)
+        # One of the moments that lie side by side in the room, so that it leaves the others whole.
+        count = (latest - earliest) // span
+        slack = latest - earliest - count * span
+        at = earliest + draw.randrange(int(count)) * span + slack * draw.randrange(101) / 100
         found.append((clip, at, at + span))
         taken[clip].append((at, at + span))
     return found

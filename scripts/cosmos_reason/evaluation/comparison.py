@@ -15,6 +15,7 @@ from cosmos_reason.evaluation import metrics
 from cosmos_reason.evaluation.rows import Row, about, digest
 
 EXACT_MCNEMAR_LIMIT = 1000
+EXACT_FLIPS_LIMIT = 10**7  # clips that changed times the questions that they gained or lost
 CHANCE = 0.05  # runs of a larger p-value are not told apart
 RESAMPLED = 2000  # draws of the bootstrap by clip
 
@@ -198,16 +199,15 @@ def sign_flips(gains: Sequence[int]) -> float:
     randomization test, 1935); with one question a clip it is McNemar's. `gains`: questions fixed
     less those broken, of each clip.
 
-    Exact up to EXACT_MCNEMAR_LIMIT clips that changed, beyond it normal with continuity correction.
+    Exact up to EXACT_FLIPS_LIMIT, beyond it normal with continuity correction.
     """
     import numpy as np
 
     moved = [abs(gain) for gain in gains if gain]
-    total = abs(sum(gains))
-    if len(moved) > EXACT_MCNEMAR_LIMIT:
+    total, most = abs(sum(gains)), sum(moved)
+    if len(moved) * most > EXACT_FLIPS_LIMIT:
         spread = math.sqrt(sum(gain**2 for gain in moved))
         return math.erfc(max(0, total - 1) / spread / math.sqrt(2))
-    most = sum(moved)
     chances = np.zeros(2 * most + 1)  # of each sum from -most to most
     chances[most] = 1.0
     for gain in moved:  # no sum goes beyond either end
