@@ -11,10 +11,10 @@ and step time. Prints one JSON line per case.
 Geometries are those of Qwen3-VL-2B and -8B (Cosmos3-Nano's reasoner). `models` needs about 25 GB of
 disk in FOLDER, and a large GPU. In `rows` every case has its median step; `loss` and `norm` are
 those of its first step, which cases of one length share: the same records, weights and order.
-Parts of `fp8`: `products` (each product alone), `gradients` (of adapters, 2B), and HOW:LENGTH (8B,
-packed and compiled, with the GPU's time by kind of kernel of one step), where HOW is `param_dtype`,
-`fp8` or `fp8-exact` (sums in float32); one base serves all, which FP8 changes for good:
-`param_dtype` comes first.
+Parts of `fp8`: `products` (each product alone), and HOW:LENGTH (8B, packed and compiled, with the
+GPU's time by kind of kernel of one step), where HOW is `param_dtype`, `fp8` or `fp8-exact` (sums in
+float32); one base serves all, which FP8 changes for good: `param_dtype` comes first. What it costs
+in loss and gradients is measured by bench_fp8_loss.py.
 """
 
 import gc
@@ -203,12 +203,6 @@ def measure(root: Path, case: tuple) -> dict:
 # -- 8B LoRA by length, beside a plain loop ------------------------------------------------------
 
 LORA = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
-LORA_OF_GRADIENTS = LORA | {
-    "lora_dropout": 0.0,
-    "modules_to_save": None,
-    "use_rslora": False,
-    "init_lora_weights": True,
-}
 LENGTHS = {  # frames, height and width, records in a step, steps
     "850": (8, 448, 32, 7),
     "3650": (16, 672, 8, 7),
@@ -393,7 +387,7 @@ def rows(root: Path) -> None:
 
 # -- on a base in fp8 ----------------------------------------------------------------------------
 
-PARTS = ["products", "gradients"]
+PARTS = ["products"]
 PARTS += [f"{how}:{length}" for how in ("param_dtype", "fp8") for length in ("850", "3650", "7200")]
 SHAPES = [(4096, 4096), (4096, 1024), (4096, 12288), (12288, 4096)]  # in, out of 8B's layers
 ROWS_OF_A_PASS = 7875
@@ -408,15 +402,13 @@ KINDS = (  # words in a kernel's name; the first that is found counts
 
 def fp8_base(root: Path) -> None:
     parts = sys.argv[3:] or PARTS
-    alone = {"products": products, "gradients": partial(gradients, root)}
-    for part in parts:
-        if part in alone:
-            alone[part]()
+    if "products" in parts:
+        products()
     set_up_geometry(root / "tiny", root / "8B", "8B")
     kept = Kept(root / "8B")
     before = None
     for part in parts:
-        if part in alone:
+        if part == "products":
             continue
         how, length = part.split(":")
         fp8.FAST = how != "fp8-exact"
@@ -519,50 +511,6 @@ def product_times(wide: int, high: int, by_rows, turned) -> dict:
     row["transpose as int8"] = median_ms(lambda: as_int8.t().contiguous())
     row["transpose as int8, compiled"] = median_ms(lambda: turned(as_int8))
     return row
-
-
-def gradients(root: Path) -> None:
-    """Adapters' gradients of a 2B model whose base is fp8 against those of bfloat16, and bfloat16
-    against float32: cosines, worst layer named."""
-    set_up_geometry(root / "tiny", root / "2B-config", "2B")
-    config = Qwen3VLConfig.from_pretrained(root / "2B-config")
-    found = {}
-    for how in ("float32", "bfloat16", "fp8", "fp8-exact"):
-        fp8.FAST = how != "fp8-exact"
-        torch.manual_seed(0)
-        with torch.device("cuda"):
-            network = Qwen3VLForConditionalGeneration(config)
-        network = network.to(torch.float32 if how == "float32" else torch.bfloat16)
-        network = models.add_lora(network, LORA_OF_GRADIENTS, "x").to("cuda")
-        generator = torch.Generator("cuda").manual_seed(1)
-        for part in network.parameters():
-            if part.requires_grad:
-                values = torch.randn(part.shape, generator=generator, device="cuda")
-                part.data = (0.02 * values).to(torch.float32)
-        if how.startswith("fp8"):
-            fp8.freeze(network.get_base_model().model.language_model.layers, network.device)
-        ids = torch.randint(1, 300, (1, 1024), generator=generator, device="cuda")
-        with torch.autocast("cuda", torch.bfloat16, enabled=how != "float32"):
-            loss = network(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        found[how] = {
-            name: part.grad.double().flatten()
-            for name, part in network.named_parameters()
-            if part.requires_grad
-        }
-        print(json.dumps({"how": how, "loss": loss.item()}), flush=True)
-        del network, loss
-        gc.collect()
-        torch.cuda.empty_cache()
-    pairs = [("bfloat16", "float32"), ("fp8", "bfloat16"), ("fp8-exact", "bfloat16")]
-    for first, second in pairs:
-        alike = {
-            name: torch.cosine_similarity(found[first][name], found[second][name], 0).item()
-            for name in found[first]
-        }
-        worst = min(alike, key=alike.get)
-        row = {"gradients": f"{first} against {second}", "worst": worst, "cosine": alike[worst]}
-        print(json.dumps(row | {"median": statistics.median(alike.values())}), flush=True)
 
 
 # -- and beside cosmos-rl ------------------------------------------------------------------------
