@@ -265,7 +265,7 @@ def check(args, draft: Draft) -> tuple[Case | None, list[f.Finding]]:
 
         inherited.compare_with_training(draft)
     gpus, nodes = args.gpus_per_node, 1 if args.nodes is None else args.nodes
-    if any(finding.id.startswith("SPEC-GPUS") for finding in draft.findings):
+    if any(finding.id == "SPEC-GPUS-PER-NODE" for finding in draft.findings):
         gpus, nodes = None, 1  # what is wrong with them is said only once
     words = (args.action, args.engine, draft.spec)
     known = {"gpus_per_node": gpus, "nodes": nodes, "drafted": draft.files}

@@ -45,7 +45,7 @@ from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data.annotations import fetch, locate
 from cosmos_reason.data.prediction import predict
 from cosmos_reason.media import checks as clip_checks
-from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.media.sampling import ImpossibleOptions, VisionOptions
 from cosmos_reason.pages import dataset as dataset_page
 from cosmos_reason.remote import model_names, s3
 from cosmos_reason.spec import actions, document, images, names, origins, validation
@@ -346,9 +346,7 @@ def attempt(found: list[f.Finding], call, *args):
     is then `found`."""
     try:
         return call(*args)
-    except f.Failure as failure:
-        if not failure.findings[0].id.startswith("SPEC-"):
-            raise
+    except ImpossibleOptions as failure:
         found += [finding for finding in failure.findings if finding not in found]
         return None
 

@@ -100,7 +100,7 @@ class Sampler:
             for found in failure.findings:
                 where = item.path if found.where in sampling.UNNAMED else found.where
                 named.append(replace(found, where=where))
-            raise Failure(named, failure.exit_code) from None
+            raise type(failure)(named, failure.exit_code) from None
 
     def _sample(self, kind: str, path: media.Source) -> Vision:
         import numpy as np

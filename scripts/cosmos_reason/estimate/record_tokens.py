@@ -19,6 +19,7 @@ from cosmos_reason.media.files import LIST
 from cosmos_reason.media.sampling import (
     FRAME_FACTOR,
     MIN_FRAMES,
+    ImpossibleOptions,
     VisionOptions,
     frame_indices,
     image_tokens,
@@ -63,8 +64,8 @@ def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
     with, the number is the one that the embedded engine encodes.
 
     `facts` is the path of a dataset_facts.json, or its two tables (clips, records) in memory. Clips
-    that could not be read count nothing: the dataset check reported them. Raises Failure for bad
-    vision options.
+    that could not be read count nothing: the dataset check reported them. Raises
+    ImpossibleOptions.
     """
     clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
     options = VisionOptions.from_spec(spec)
@@ -223,9 +224,9 @@ def _clip_cost(
         if writes_times:
             markers = timestamp_tokens(indices, fps, counts, options.family.frames_per_token)
         return video_tokens(height, width, len(indices), options, patch) + markers, len(indices)
+    except ImpossibleOptions:
+        raise
     except Failure as failure:
-        if failure.findings[0].id.startswith("SPEC-"):
-            raise
         return failure.findings[0]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from cosmos_reason.base.families import DEFAULT, Family
-from cosmos_reason.base.findings import bad_input, did_you_mean
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, bad_input, did_you_mean, error
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions, images, names
@@ -28,6 +28,14 @@ FRAME_MIN_TOKENS, FRAME_MAX_TOKENS = 128, 768
 SEQUENCE_TOKENS, SEQUENCE_SHARE = 128000, 0.9  # the video budget when `total_pixels` is not given
 MAX_ASPECT_RATIO = 200
 CLIP, MEDIUM = UNNAMED = ("clip", "media")  # what findings are about, whose name is not known here
+
+
+class ImpossibleOptions(Failure):
+    """The options of a spec suit no clip: what is wrong is the spec, not the medium looked at."""
+
+
+def _impossible(id: str, where: str, message: str, fix: Fix | str = "") -> ImpossibleOptions:
+    return ImpossibleOptions(error(id, where, message, fix), EXIT_BAD_INPUT)
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class VisionOptions:
     @classmethod
     def from_spec(cls, spec: dict) -> VisionOptions:
         """Return the options of a training (`custom.vision`) or an evaluation (`vision`) spec;
-        raises Failure as `from_table`. Names that only an image of NVIDIA's reads are passed over,
+        raises as `from_table`. Names that only an image of NVIDIA's reads are passed over,
         and below `custom` those that are not like ours, which are somebody else's."""
         if "vision" in spec:
             theirs = images.passed_on("evaluate")
@@ -68,30 +76,30 @@ class VisionOptions:
 
     @classmethod
     def from_table(cls, table: dict, name: str = "custom.vision") -> VisionOptions:
-        """Raises Failure for an unknown key, a value that is not a positive number, or `fps` beside
-        `nframes`."""
+        """Raises ImpossibleOptions for an unknown key, a value that is not a positive number, or
+        `fps` beside `nframes`."""
         known = {option.name for option in fields(cls)} - {"table", "family"}
         table = dict(table)
         burns = table.pop("burn_timestamps", None)
         if burns not in (None, False, True):
             message = f"got {burns!r}, expected true or false"
-            raise bad_input("SPEC-VISION-VALUE", "burn_timestamps", message)
+            raise _impossible("SPEC-VISION-VALUE", "burn_timestamps", message)
         for key, value in table.items():
             if key not in known:
-                raise bad_input(
+                raise _impossible(
                     "SPEC-VISION-KEY",
                     key,
                     f"got an unknown vision option.{did_you_mean(key, known)}",
                 )
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0 < value < math.inf):
-                raise bad_input(
+                raise _impossible(
                     "SPEC-VISION-VALUE", key, f"got {value!r}, expected a positive number"
                 )
         options = cls(**table, burn_timestamps=burns or None, table=name)
         if options.nframes is not None and options.fps is not None:
             message = "got both fps and nframes, expected exactly one of them"
-            raise bad_input(
+            raise _impossible(
                 "SPEC-VISION-FPS-NFRAMES", name, message, Fix(changes={f"{name}.nframes": None})
             )
         return options
@@ -221,7 +229,7 @@ def _refuse_conflict(options: VisionOptions, patch: int, merge: int, kind: str) 
         f"got max_pixels {options.max_pixels} below min_pixels {floor}, expected it at or above"
     )
     fix = Fix(changes={f"{options.table}.{name}": value for name, value in changes.items()})
-    raise bad_input("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, fix)
+    raise _impossible("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, fix)
 
 
 def video_tokens(height: int, width: int, nframes: int, options: VisionOptions, patch: int) -> int:

@@ -243,15 +243,10 @@ def merge_descriptions(found: list[Finding]) -> list[Finding]:
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:
-    """Return each finding once. A damaged model is one for the plan and for who looks at models.
-    Who counts tokens cannot go on where the sampling keys are impossible, and says so although a
-    rule does: of findings about the spec there is one for each id and key."""
-    kept, keys = [], []
+    """Return each finding once: a damaged model is one for the plan and for who looks at models."""
+    kept: list[Finding] = []
     for finding in found:
-        is_of_spec = finding.id.startswith("SPEC-")
-        key = (finding.id, finding.where) if is_of_spec else finding
-        if key not in keys:
-            keys.append(key)
+        if finding not in kept:
             kept.append(finding)
     return kept
 

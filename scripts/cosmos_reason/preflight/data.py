@@ -16,7 +16,6 @@ from cosmos_reason.data import checks, clip_files, clip_problems, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.prediction import check_rates
-from cosmos_reason.estimate import record_tokens
 from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.media import archives
@@ -65,10 +64,7 @@ def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
         )
         yield from broken
         case = preflight.case
-        if case.facts and case.facts["records"] and not case.tokens:
-            # Raises Failure for what is wrong with the sampling keys, which `case.tokens` passes
-            # over; the table of tokens is there only inside this block.
-            record_tokens.tokens_for_spec(case.facts_path, case.full)
+        _ = case.tokens  # counted while the tables are there, which go with this block
 
 
 def counted_before(preflight: Preflight, surveyed: Path | None) -> Path | None:

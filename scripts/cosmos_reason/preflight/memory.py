@@ -55,7 +55,7 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
     case = preflight.case
     has_records = case.facts and case.facts["records"]
     if has_records and not case.tokens:
-        return  # impossible vision settings: said before
+        return  # impossible options of sampling: a rule of the spec says so
     generated = case("rollout.max_response_length") if case.action == "grpo" else 0
     if case.tokens:
         longest = max(case.tokens, key=lambda one: one.total)
@@ -63,7 +63,10 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
         total = longest.total + generated
         sample = Sample(total, longest.vision, longest_text, measured=True)
     else:  # a clip is assumed
-        seen = assumed_vision_tokens(case)
+        try:
+            seen = assumed_vision_tokens(case)
+        except sampling.ImpossibleOptions:
+            return  # a rule of the spec says so
         total = seen + QUESTION_TOKENS + generated
         sample = Sample(total, seen, QUESTION_TOKENS, measured=False)
     plan = gpu_memory.of_spec(case, sample.total, sample.vision, sample.longest_text)
@@ -116,8 +119,7 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
 
 def assumed_vision_tokens(case: Case) -> int:
     """Return the vision tokens of a sample that nobody has seen: of the clip that inference looks
-    at, else of ten seconds of 1920x1080 at 30 frames/s. Raises Failure for impossible vision
-    settings."""
+    at, else of ten seconds of 1920x1080 at 30 frames/s. Raises ImpossibleOptions."""
     height = 1080
     width = 1920
     total = 300
@@ -140,9 +142,9 @@ def assumed_vision_tokens(case: Case) -> int:
             return sampling.image_tokens(height, width, options, patch)
         frames = sampling.frame_count(total, fps, options)
         return sampling.video_tokens(height, width, frames, options, patch)
-    except Failure as failure:
-        if failure.findings[0].id.startswith("SPEC-"):
-            raise
+    except sampling.ImpossibleOptions:
+        raise
+    except Failure:
         return UNREADABLE_CLIP_TOKENS  # the path's check says what is wrong with the clip
 
 
