@@ -327,12 +327,17 @@ def test_it_wants_one_two_four_or_eight_gpus(site, environment, monkeypatch, gpu
     assert str(finding.fix) == ("--gpu-ids 0" if gpus else "")
 
 
+def of_environment(action, severity="error"):
+    found = cosmos_environment.findings("cosmos-rl", action)
+    return [one for one in found if one.severity == severity]
+
+
 def test_reinforcement_learning_needs_vllm(environment):
-    found = list(cosmos_environment.findings("grpo"))
-    assert [finding.id for finding in found] == ["PRE-COSMOS-VLLM", "PRE-COSMOS-ATTENTION"]
-    assert "pip install vllm==" in str(found[0].fix)
+    (missing,) = of_environment("grpo")
+    assert missing.id == "PRE-COSMOS-VLLM" and "pip install vllm==" in str(missing.fix)
+    assert [one.id for one in of_environment("grpo", "info")] == ["PRE-COSMOS-ATTENTION"]
     environment.has(vllm="0.20.0")
-    assert not any(finding.severity == "error" for finding in cosmos_environment.findings("grpo"))
+    assert not of_environment("grpo")
 
 
 @pytest.mark.parametrize(
@@ -346,9 +351,9 @@ def test_a_vllm_of_another_kind_is_one_finding(environment, version, torch, said
     environment.has(vllm=version)
     with open(environment.packages / "vllm.dist-info" / "METADATA", "a") as file:
         file.write(f"Requires-Dist: numpy\nRequires-Dist: torch=={torch}\n")
-    found = [one for one in cosmos_environment.findings("grpo") if one.severity == "error"]
-    assert [one.id for one in found] == ["PRE-COSMOS-VLLM"] and said in found[0].message
-    assert not any(one.severity == "error" for one in cosmos_environment.findings("train"))
+    (found,) = of_environment("grpo")
+    assert found.id == "PRE-COSMOS-VLLM" and said in found.message
+    assert not of_environment("train")
 
 
 def test_preflight_says_the_same(site, environment):

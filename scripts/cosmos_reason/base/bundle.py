@@ -36,6 +36,11 @@ def skill_info() -> dict:
     )
 
 
+def is_cosmos_rl(engine: str) -> bool:
+    """Return whether an engine trains with cosmos-rl, in NVIDIA's image or beside it."""
+    return skill_info()["engines"].get(engine, {}).get("trains_with") == "cosmos-rl"
+
+
 def architectures(engine: str, action: str) -> list[str]:
     """Return the model_type of each model that an engine loads for an action."""
     facts = skill_info()["engines"][engine]

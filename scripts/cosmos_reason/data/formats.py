@@ -29,7 +29,7 @@ from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
 from cosmos_reason.spec.values import shown
 
 TALKS = {"conversations", "messages"}
-DAFT = "tao-vl-reason-v1.0"
+DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
 PAIRS = ("captions", "qa", "QA", "qas")
 PROMPTS = (("query", "response"), ("instruction", "output"))
 MEDIA = {"video", "videos", "image", "images", "video_id", "image_id"}
@@ -50,7 +50,7 @@ def form(record: dict) -> str:
     if "question" in record and isinstance(record.get("index2ans"), dict):
         return "reason1-qa"
     if {"conversation", "media"} <= record.keys():
-        return "cosmos-reason-v1.0"
+        return COSMOS_REASON
     is_pair = {"question", "answer"} <= record.keys() or {"q", "a"} <= record.keys()
     return DAFT if is_pair else ""
 
@@ -151,9 +151,9 @@ def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
     name = form(record)
     if name == "reason1-qa":
         return name, _qa_records(record)
-    if name == "cosmos-reason-v1.0" and isinstance(record["conversation"], str):
+    if name == COSMOS_REASON and isinstance(record["conversation"], str):
         return name, [_conversation_record(record, folder)]
-    if name == "tao-vl-reason-v1.0":
+    if name == DAFT:
         return name, [_daft_record(record)]
     return _talk_record(record)
 

@@ -27,6 +27,7 @@ from cosmos_reason.base.files import (
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.annotations import locate
+from cosmos_reason.data.formats import COSMOS_REASON, DAFT
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.roles import FILE
 from cosmos_reason.data.samples import thought_apart
@@ -35,7 +36,6 @@ from cosmos_reason.data.splits import CUTS, Plan
 from cosmos_reason.media.files import content, conversion, frame_rate
 from cosmos_reason.spec.prompts import THOUGHT
 
-DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
 FORMATS = ("llava", DAFT, COSMOS_REASON)
 MEDIA_MODES = ("link", "copy", "reference")
 SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}

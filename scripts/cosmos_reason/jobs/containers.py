@@ -33,12 +33,6 @@ HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for nam
 STARTED_THERE = ("run_with_transformers.py", "train_with_cosmos_rl.py")
 NOT_THERE = ["pages", "jobs", "preflight", "tuning", "demo"]  # packages
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)  # in a registry
-# What an image of one's own has to have, for the engines that have none.
-IMAGE_NEEDS = {
-    "transformers": "one with Python 3.11, torch, transformers and what requirements-engine.txt "
-    "names",
-    "cosmos-rl": "one with cosmos-rl, redis-server and what requirements-cosmos-rl.txt names",
-}
 
 
 def check_image(
@@ -49,8 +43,9 @@ def check_image(
     image = launch.image or images.default(launch.engine)
     if not image:
         message = f"got none, and engine {launch.engine} has no image of its own; "
-        message += f"expected the name of one, {IMAGE_NEEDS[launch.engine]}"
-        if launch.action in bundle.skill_info()["engines"][images.ENGINE]["actions"]:
+        facts = bundle.skill_info()["engines"]
+        message += f"expected the name of one, {facts[launch.engine]['image_needs']}"
+        if launch.action in facts[images.ENGINE]["actions"]:
             message += f"; or a spec made with --engine {images.ENGINE}, which has one"
         return [error("JOB-IMAGE", "--image", message, Fix(flags={"--image": "NAME"}))]
     if not IMAGE_NAME.fullmatch(image) and not (paths and paths.fullmatch(image)):
@@ -99,7 +94,7 @@ def command(job: Job, spec: dict) -> list[str]:
         inside=mounts.inside,
         python=image_facts.get("python", "python3"),
         entry_script=image_facts.get("entry_script") if of_image else mounts.inside(script),
-        cosmos_rl="cosmos-rl",
+        program=engines.own_program(job.engine),
         config=mounts.inside(job.folder / record.CONTAINER_SPEC),
         job=mounts.inside(job.folder),
         scripts=mounts.inside(engines.programs(job) / "scripts"),

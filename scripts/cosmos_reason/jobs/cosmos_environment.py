@@ -14,7 +14,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, error, info
 
-PROGRAM = "cosmos-rl"
+PROGRAM = "cosmos-rl"  # and the name of the engine
 OWN = bundle.ROOT / ".venv-cosmos-rl" / "bin"  # made by make setup-cosmos-rl
 SETUP = f"make -C {bundle.ROOT} setup-cosmos-rl"
 SERVER = "redis-server"
@@ -32,7 +32,7 @@ if versions.get("vllm"):
     versions["torch of vllm"] = next((one[7:] for one in needed if one.startswith("torch==")), None)
 print(json.dumps(versions))
 """
-PACKAGES = ("cosmos-rl", "torch", "transformers", "qwen-vl-utils", "av", "vllm", "flash-attn")
+PACKAGES = (PROGRAM, "torch", "transformers", "qwen-vl-utils", "av", "vllm", "flash-attn")
 ASK_SECONDS = 60
 
 
@@ -51,8 +51,11 @@ def added(place: Path) -> dict[str, str]:
     return {"PATH": f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
-def findings(action: str) -> Iterator[Finding]:
-    """Return what stands against training with cosmos-rl on this machine."""
+def findings(engine: str, action: str) -> Iterator[Finding]:
+    """Yield what stands against training with an engine on this machine: nothing here for one that
+    does not stand in this environment."""
+    if engine != PROGRAM:
+        return
     place = folder()
     if place is None:
         message = f"got no {PROGRAM} on PATH, expected open-source cosmos-rl"
@@ -80,10 +83,10 @@ def answered(where: str, answer: str, action: str, setup: str) -> Iterator[Findi
     if not versions[SERVER]:
         message = f"got no {SERVER} on the PATH of {where}, which {PROGRAM} starts"
         yield error("PRE-TOOL-MISSING", SERVER, message, setup)
-    facts = bundle.skill_info()["engines"]["cosmos-rl"]
+    facts = bundle.skill_info()["engines"][PROGRAM]
     wanted = facts["package"].partition("==")[2]
-    if versions["cosmos-rl"] != wanted:
-        message = f"got {versions['cosmos-rl'] or 'none'}, expected {wanted}: keys and logs differ"
+    if versions[PROGRAM] != wanted:
+        message = f"got {versions[PROGRAM] or 'none'}, expected {wanted}: keys and logs differ"
         yield error("PRE-COSMOS-VERSION", where, message, setup)
     needed = ("torch", "transformers", "qwen-vl-utils", "av")
     missing = [name for name in needed if not versions[name]]

@@ -46,6 +46,11 @@ def dataset_script(job: Job) -> str:
     return job.options.get("entry_script") or str(ours)
 
 
+def own_program(engine: str) -> str | None:
+    """Return the program of an engine that stands in an environment of its own."""
+    return bundle.skill_info()["engines"][engine].get("program")
+
+
 def environment(job: Job) -> dict[str, str]:
     """Return what skill_info.yaml says of the environment of the engine's processes."""
     facts = bundle.skill_info()["engines"][job.engine]
@@ -63,9 +68,9 @@ def words(
     """Return the program of a job and its arguments.
 
     `values` are python, config (the spec to read), job (the job's folder), scripts (the bundle's),
-    entry_script (what reads the data of cosmos-rl), and cosmos_rl for that engine. Keys that the
-    program reads from flags are those of the spec; empty ones get no flag, and one whose flag takes
-    no value (it does not end in =) gets it when it is true.
+    entry_script (what reads the data of cosmos-rl), and of an engine in an environment of its own
+    its program. Keys that the program reads from flags are those of the spec; empty ones get no
+    flag, and one whose flag takes no value (it does not end in =) gets it when it is true.
     """
     entry = bundle.skill_info()["engines"][job.engine]["actions"][job.action]
     found = [word.format(action=job.action, **values) for word in entry["command"]]
@@ -102,13 +107,13 @@ def words(
 def words_on_host(job: Job, spec: dict) -> list[str]:
     """Return the program and arguments of a job without a container: with the interpreter that runs
     this, or with that of the environment that a site names."""
-    programs_of_job = {"python": sys.executable}
+    python, program = sys.executable, own_program(job.engine)
     there = place(job).get("environment")
     if there or "carried" in job.options:
-        for name, program in (("python", "python3"), ("cosmos_rl", cosmos_environment.PROGRAM)):
-            programs_of_job[name] = f"{there}/bin/{program}" if there else program
-    elif job.engine == cosmos_environment.PROGRAM:
-        programs_of_job["cosmos_rl"] = cosmos_environment.folder() / cosmos_environment.PROGRAM
+        before = f"{there}/bin/" if there else ""
+        python, program = f"{before}python3", f"{before}{program}"
+    elif program:
+        program = cosmos_environment.folder() / program
     return words(
         job,
         spec,
@@ -116,7 +121,8 @@ def words_on_host(job: Job, spec: dict) -> list[str]:
         job=job.folder,
         scripts=programs(job) / "scripts",
         entry_script=dataset_script(job),
-        **programs_of_job,
+        python=python,
+        program=program,
     )
 
 
@@ -127,8 +133,7 @@ def environment_on_host(job: Job, program: str) -> dict[str, str]:
     gpu_ids = job.resources["gpu_ids"]
     if gpu_ids is not None:  # they count as in nvidia-smi, and CUDA by itself counts otherwise
         added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
-    is_ours = job.engine == cosmos_environment.PROGRAM and "carried" not in job.options
-    if is_ours and os.path.isabs(program):
+    if own_program(job.engine) and "carried" not in job.options and os.path.isabs(program):
         added |= cosmos_environment.added(Path(program).parent)
     return added
 

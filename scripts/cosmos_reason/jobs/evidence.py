@@ -234,7 +234,7 @@ def _of_training(job: Job) -> tuple[dict, str]:
                 key = LEFT_OUT[name]
                 found |= {f"skipped_{key}": skipped, key: records}
                 found["left_out"] = str(run / left_out.FILE)
-    elif job.engine == "cosmos-rl":
+    else:
         found |= _skipped_in_log(job)
     lines, _ = progress.read_metrics(job.folder)
     losses = [line["train/loss"] for line in lines if "train/loss" in line]

@@ -45,7 +45,7 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion, launchable, models
-from cosmos_reason.rules.case import COSMOS, Case
+from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, document, flat_configs, images, origins, validation
 
 PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
@@ -429,7 +429,7 @@ def _flag_findings(launch: Launch) -> list[Finding]:
         useless |= {"--image-version"} & given.keys()
     takes_script = launch.action == "train" and _takes_images_of_nvidia(launch)
     if launch.own_script:  # which any cosmos-rl runs
-        takes_script = launch.action in actions.TRAINING and launch.engine in COSMOS
+        takes_script = launch.action in actions.TRAINING and bundle.is_cosmos_rl(launch.engine)
     if not takes_script:
         useless |= {"--entry-script"} & given.keys()
     message = f"it has no effect on {launch.action} with {launch.engine} on {launch.platform}"
@@ -463,7 +463,7 @@ def _gpu_findings(launch: Launch) -> list[Finding]:
     if chosen is None or launch.endpoint:
         return []
     trains = launch.action in actions.TRAINING
-    does_without = launch.engine not in COSMOS and (trains or needed <= 1)
+    does_without = not bundle.is_cosmos_rl(launch.engine) and (trains or needed <= 1)
     if does_without and not chosen:
         return []
     message = f"got {len(chosen)} GPUs, the spec needs {needed}"

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cosmos_reason.base import files
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.families import DEFAULT, FAMILIES
 from cosmos_reason.estimate import steps as schedule
@@ -35,7 +35,6 @@ from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE
 if TYPE_CHECKING:
     from cosmos_reason.estimate.record_tokens import RecordTokens
 
-COSMOS = ("tao", "cosmos-rl")
 SMALL = 3e9  # parameters
 COUNTED_BYTES = 16 << 20  # of annotations, in a third of a second
 
@@ -72,7 +71,7 @@ class Case(dict):
         # Rules read hundreds of values: they stand in one flat dictionary, which `full` is nested.
         self.full = document.with_defaults(self.action, self.written)
         self.update(document.by_key(self.full))
-        self.cosmos = self.engine in COSMOS
+        self.cosmos = bundle.is_cosmos_rl(self.engine)
         self.params = actions.places(self.action)
         self.vision = self.params["vision"] + "."
         self.gpus = None  # of all nodes, where a run is laid out over them

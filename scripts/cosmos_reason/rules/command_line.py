@@ -18,7 +18,6 @@ from cosmos_reason.base.families import Family
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
-from cosmos_reason.rules.case import COSMOS
 from cosmos_reason.rules.draft import (
     LORA,
     TEMPLATE,
@@ -129,7 +128,7 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
         )
         draft.findings.append(f.info("SPEC-GPU-SHARED", "mode", message))
     model, lora = (document.get(draft.spec, key) for key in (draft.params["model"], LORA))
-    replicates = draft.engine not in COSMOS or not needs_all_gpus(model, lora)
+    replicates = not bundle.is_cosmos_rl(draft.engine) or not needs_all_gpus(model, lora)
     mode = str(document.get(draft.spec, "mode"))
     sizes = standard_layout(draft.action, per_node, nodes, mode, replicates)
     counts = bundle.skill_info()["gpu_counts_per_node"]

@@ -130,12 +130,11 @@ def _take_cadence(draft: Draft, case: Case) -> list[str]:
         document.delete(draft.spec, VALIDATE_EPOCHS)
     else:
         verbs = "saves and validates"
-        # Saves may follow epochs there, validations may not.
-        if draft.engine == "cosmos-rl":  # which counts steps only
+        if case.is_read(VALIDATE_EPOCHS):
+            draft.put(VALIDATE_EPOCHS, 1, f"{RECIPES}each epoch")
+        else:
             draft.put(VALIDATE, an_epoch, f"{RECIPES}each epoch")
             document.delete(draft.spec, VALIDATE_EPOCHS)
-        else:
-            draft.put(VALIDATE_EPOCHS, 1, f"{RECIPES}each epoch")
     return [f"{verbs} each epoch"]
 
 
@@ -159,6 +158,9 @@ def fit_to_engine(draft: Draft, steps_per_epoch: int | None, steps: int | None) 
     """Say in the engine's own names what has a true equivalent there; what has none stays, for the
     rules to refuse. What nobody chose is settled first: a key that is translated has its last
     value. `steps`: those of the whole run."""
+    # Some engines count steps between validations, where they count epochs between saves.
+    schema = document.keys(draft.action).get(VALIDATE_EPOCHS, {})
+    counts_epochs = draft.engine in schema.get("x-engines", ())
     # Validation follows epochs where saves do, unless it was said otherwise: else no save would be
     # the best.
     every = document.get(draft.spec, SAVE_EPOCHS)
@@ -169,9 +171,11 @@ def fit_to_engine(draft: Draft, steps_per_epoch: int | None, steps: int | None) 
         and draft.origins.get(VALIDATE) in ("template", None)
         and document.get(draft.spec, VALIDATE_EPOCHS) is None
     ):
-        if draft.engine == "tao":
+        if not bundle.is_cosmos_rl(draft.engine):
+            pass  # the embedded engine validates wherever it saves
+        elif counts_epochs:
             draft.put(VALIDATE_EPOCHS, every, SAVE_EPOCHS)
-        elif draft.engine == "cosmos-rl" and steps_per_epoch:
+        elif steps_per_epoch:
             draft.put(VALIDATE, every * steps_per_epoch, f"{SAVE_EPOCHS} and dataset facts")
     _fit_length(draft)
     if steps:
@@ -205,7 +209,7 @@ def fit_to_engine(draft: Draft, steps_per_epoch: int | None, steps: int | None) 
         output = document.get(draft.spec, "results_dir")
         _translate(draft, "results_dir", "train.output_dir", output)
         every = document.get(draft.spec, VALIDATE_EPOCHS)
-        if draft.engine == "cosmos-rl" and type(every) is int and steps_per_epoch:
+        if not counts_epochs and type(every) is int and steps_per_epoch:
             _translate(draft, VALIDATE_EPOCHS, VALIDATE, every * steps_per_epoch)
 
 

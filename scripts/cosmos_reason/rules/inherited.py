@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason.base import findings, job_folder
+from cosmos_reason.base import bundle, findings, job_folder
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
@@ -303,7 +303,7 @@ def compare_with_resumed(draft: Draft) -> None:
     if before != value:
         message = f"got {shown(value)}, but the run to resume has {shown(before)}"
         draft.refuse("SPEC-RESUME-OTHER", key, message, Fix(changes={key: before}))
-    is_cosmos = draft.engine != "transformers"
+    is_cosmos = bundle.is_cosmos_rl(draft.engine)
     given = [draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags]
     for finding in differences(draft.spec, draft.resumed, is_cosmos):
         if given and finding.where.startswith(GRID):

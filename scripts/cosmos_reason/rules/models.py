@@ -14,7 +14,7 @@ from cosmos_reason.base import bundle, families
 from cosmos_reason.base.findings import ERROR, WARNING, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import ANY, ASKED, COSMOS, JUDGED, LATER, TRAINING, Case, Rule
+from cosmos_reason.rules.case import ANY, ASKED, JUDGED, LATER, TRAINING, Case, Rule
 from cosmos_reason.rules.data import NAME_OF_GUIDES
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import actions, document
@@ -59,7 +59,7 @@ def told_unloadable(case: Case) -> str:
 def has_script_of_guides(action: str, engine: str, value: Callable[[str], object]) -> bool:
     """Return whether a training reads its data by the keys of a guide's dataset script, not by
     ours; `value` gives those of its keys."""
-    if engine not in COSMOS or action not in actions.TRAINING:
+    if not bundle.is_cosmos_rl(engine) or action not in actions.TRAINING:
         return False
     ours, theirs, name = value(TRAIN_ANNOTATIONS), value(OF_GUIDES), value(NAME_OF_GUIDES)
     return bool(theirs or name) and not ours

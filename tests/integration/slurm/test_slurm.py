@@ -472,7 +472,7 @@ def two_nodes(site, monkeypatch, codes):
         policy__parallelism__dp_shard_size=2,
         policy__parallelism__dp_replicate_size=2,
     )
-    monkeypatch.setattr(platforms.module("local").cosmos_environment, "findings", lambda _: [])
+    monkeypatch.setattr(platforms.module("local").cosmos_environment, "findings", lambda *_: [])
     bin_folder = site.root / "stand-in-bin"
     monkeypatch.setattr(platforms.module("local").cosmos_environment, "folder", lambda: bin_folder)
     monkeypatch.setenv("ODD", "a'b\n$(c)")

@@ -10,7 +10,7 @@ from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import WAYS_OUT
-from cosmos_reason.jobs import containers, cosmos_environment
+from cosmos_reason.jobs import cosmos_environment
 from cosmos_reason.jobs.platforms.docker import client as client
 from cosmos_reason.jobs.platforms.gates import check_driver
 from cosmos_reason.jobs.platforms.machines import ask_for_gpus
@@ -157,7 +157,8 @@ def _cosmos_rl(preflight: Preflight) -> Iterator[Finding]:
     answer = _docker(preflight, *container, *program, limit=SMOKE_SECONDS)
     action = preflight.case.action if preflight.case else "train"
     out = answer.out if answer.code == 0 else ""
-    setup = f"--image NAME, {containers.IMAGE_NEEDS[preflight.engine]}"
+    needs = bundle.skill_info()["engines"][preflight.engine]["image_needs"]
+    setup = f"--image NAME, {needs}"
     yield from cosmos_environment.answered(preflight.image, out, action, setup)
 
 

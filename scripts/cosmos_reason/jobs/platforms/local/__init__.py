@@ -60,14 +60,14 @@ def check_words(launch: Launch) -> list[Finding]:
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
     """Return what cosmos-rl needs of this machine, and an error without a GPU for each rank."""
-    on_cosmos = launch.engine == cosmos_environment.PROGRAM
+    on_cosmos = bundle.is_cosmos_rl(launch.engine)
     needed = launch.needed_gpus
     has_ranks = needed > 1 and launch.action in actions.TRAINING
     if launch.carried or not (on_cosmos or has_ranks):
         return []
     found = []
     if on_cosmos and "environment" not in (launch.place or {}):
-        found += cosmos_environment.findings(launch.action)
+        found += cosmos_environment.findings(launch.engine, launch.action)
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     count, sizes = _listed_gpus().count("UUID: GPU-"), bundle.skill_info()["gpu_counts_per_node"]
     if shown is not None:

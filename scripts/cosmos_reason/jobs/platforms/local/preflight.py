@@ -37,8 +37,8 @@ def check(preflight: Preflight) -> Iterator[Finding]:
             yield findings.error(
                 "PRE-WANDB-PACKAGE", "logging.logger", message, f"{PIP} {bundle.WANDB}"
             )
-    elif preflight.engine == "cosmos-rl":
-        yield from cosmos_environment.findings(preflight.case.action if preflight.case else "train")
+    action = preflight.case.action if preflight.case else "train"
+    yield from cosmos_environment.findings(preflight.engine, action)
 
 
 def check_torch(preflight: Preflight) -> Iterator[Finding]:

@@ -116,9 +116,8 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         message = "got variables of sbatch that a job does not get, expected flags"
         found.append(warning("JOB-SLURM-VARIABLE", ", ".join(sorted(left_out)), message))
     names_environment = "environment" in (launch.place or {})
-    is_cosmos = launch.engine == cosmos_environment.PROGRAM
-    if is_cosmos and not launch.image and not names_environment:
-        found += cosmos_environment.findings(launch.action)
+    if not launch.image and not names_environment:
+        found += cosmos_environment.findings(launch.engine, launch.action)
     rows, fix = "got no sbatch on this machine", UNREACHED
     if cluster.has_commands(where):
         rows, fix = partitions.ask(where), cluster.look(where, "scontrol ping")
@@ -167,7 +166,7 @@ def prepare(job: Job, spec: dict) -> Job:
     job = replace(job, image=image, options=options)
     if job.image is None:
         words = engines.words_on_host(job, spec)
-        if modules.load(job.options) and job.engine != cosmos_environment.PROGRAM:
+        if modules.load(job.options) and not engines.own_program(job.engine):
             words[0] = modules.PYTHON
     else:
         message = "got a space, a colon, a comma or an unusual character in a path, which Pyxis "

@@ -57,8 +57,9 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         if _read(preflight):
             yield unseen_paths(_read(preflight), "a compute node")
         return
-    if preflight.engine == "cosmos-rl" and not preflight.options.image:
-        yield from cosmos_environment.findings(preflight.case.action if preflight.case else "train")
+    if not preflight.options.image:
+        action = preflight.case.action if preflight.case else "train"
+        yield from cosmos_environment.findings(preflight.engine, action)
     rows = partitions.parse_partitions(answer.out)
     yield from check_partition(rows, preflight)
     if preflight.case:

@@ -13,11 +13,11 @@ import re
 import shlex
 from pathlib import Path
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import containers, engines, mounts, record
 from cosmos_reason.jobs.platforms.slurm import modules
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.rules.case import COSMOS
 
 BATCH = "launch.sbatch"
 ENVIRONMENT = "environment"
@@ -182,7 +182,7 @@ def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
     words = shlex.join(word for flag, path in needed for word in (flag, str(path)))
     look = LOOK.format(unseen=UNSEEN, seconds=LOOK_SECONDS, needed=words) if needed else ""
     several = ""
-    if job.resources["nodes"] > 1 and job.engine in COSMOS:
+    if job.resources["nodes"] > 1 and bundle.is_cosmos_rl(job.engine):
         several = FIRST + SEVERAL_OF_COSMOS_RL
     elif job.resources["nodes"] > 1:
         torchrun = shlex.join(engines.TORCHRUN)
