@@ -58,3 +58,12 @@ def test_lines_of_a_training_are_seldom_and_tell_its_end(monkeypatch, tmp_path):
     assert lines[0].startswith("train:   0% 0/100")
     assert lines[-1].startswith("train: 100% 100/100") and "loss 0.50000, 7 tokens/s" in lines[-1]
     assert "validation at step 100: loss 0.25000" in lines
+
+
+def test_a_bar_below_another_leaves_no_cursor_movements_in_a_log(monkeypatch):
+    log_file = stderr(monkeypatch, io.StringIO())
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    with progress.bar(2, "evaluate") as whole, progress.bar(2, "batch", position=1) as batch:
+        batch.update(1)
+        whole.update(1)
+    assert "evaluate:  50% 1/2 [" in log_file.getvalue() and "x1b" not in log_file.getvalue()

@@ -8,7 +8,7 @@ import pytest
 from launch_site import Site, ended
 from support import run_script
 
-from cosmos_reason.jobs import page, tensorboard
+from cosmos_reason.jobs import in_words, page, tensorboard, watch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.media import tfrecords
 
@@ -91,3 +91,21 @@ def test_a_reinforcement_learning_is_drawn_by_its_rewards(folder, tmp_path):
         "Tokens of a completion",
     ]
     assert "0.500" in text and "0.100" in text
+
+
+@pytest.mark.parametrize(
+    "bar",
+    ["(2/4): Calibrating:  33%|███▎      | 20/60 [00:01<00:02, 33.1it/s]",
+     "comparing layers:   8% 3/36 [00:05<00:58,  1.70layer/s]"],
+)  # fmt: skip
+def test_a_job_without_metrics_tells_the_newest_bar_of_its_log(folder, tmp_path, bar, capsys):
+    (folder / "metrics.jsonl").unlink()
+    (folder / "log.txt").write_text(f"a: 10% 1/10 [00:01<\nloading\r{bar}\nWARNING: 3/4 of it\n")
+    running = record(folder, state="RUNNING", ended_at=None)
+    name, count = bar.split(":  ")[0], re.search(r"\d+/\d+ \[", bar)[0][:-2]
+    assert f"RUNNING {name} {count}\n" in in_words.of_job(running)
+    page.write(running, tmp_path / "page.html", every=5)
+    assert f"{name} {count}" in (tmp_path / "page.html").read_text()
+    moments = iter([(running, []), (running, []), (record(folder), [])])
+    watch.show(moments, folder, as_json=False, every=0)
+    assert capsys.readouterr().err.count(f"{name} {count}\n") == 1

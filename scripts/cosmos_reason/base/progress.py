@@ -10,14 +10,16 @@ from collections.abc import Callable
 from cosmos_reason.base import findings
 
 SECONDS_BETWEEN_LINES = 5
+UP = "\x1b[A"  # with which tqdm leaves the line of a bar below another one
 
 
 class _Lines(io.TextIOBase):
     """Where nothing can be written over: what a bar shows becomes a line of its own."""
 
     def write(self, text: str) -> int:
-        if text.strip():
-            findings.say(text.strip())
+        told = text.replace(UP, "").strip()
+        if told:
+            findings.say(told)
         return len(text)
 
 

@@ -128,6 +128,8 @@ def of_job(job: Job) -> str:
     facts = watch.facts(metrics)
     if "total_steps" in metrics:
         facts = [progress.position(job.folder, metrics), *facts]
+    elif not job.has_ended and progress.stage(job.folder):
+        facts = [progress.stage(job.folder), *facts]
     lines = [f"{job.job_id} {job.state} {', '.join(facts)}".strip()]
     times = [
         ("site", job.site),

@@ -59,7 +59,9 @@ def write(job: Job, path: Path, every: float | None = None) -> None:
     seconds = watch.eta(rows[0], latest) if rows and not job.has_ended else None
     if seconds is not None:
         figures.append(("left", str(timedelta(seconds=seconds))))
-    where = progress.position(job.folder, latest) if "total_steps" in latest else ""
+    where = "" if job.has_ended else progress.stage(job.folder)
+    if "total_steps" in latest:
+        where = progress.position(job.folder, latest)
     share = latest.get("step", 0) / latest["total_steps"] if latest.get("total_steps") else None
     said = origins.said_of(job.spec["source"]) if job.spec["source"] else ()
     known = [f"{id}: {message}" for id, _, message in sorted(said)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 
 from cosmos_reason.base import metrics_log
@@ -14,6 +15,8 @@ from cosmos_reason.jobs.record import LOG, METRICS
 METRICS_OF_OTHERS = "metrics-*-*.jsonl"
 # Hundreds of metrics lines; the end of a long file is found without reading all of it.
 TAIL_BYTES = 256 * 1024
+# tqdm's, as it is and as base/progress.py writes it: "comparing layers:   8% 3/36 [00:05<..."
+BAR = re.compile(r"(?P<name>[^\r]+?):\s+\d+%(?:\|[^|]*\|)?\s+(?P<count>\S+/\S+) \[")
 
 
 def read_metrics(
@@ -60,6 +63,17 @@ def position(folder: Path, metrics: dict) -> str:
     parts = len(list(folder.glob(METRICS_OF_OTHERS))) + 1
     of_part = f" of the first of {parts} processes" if parts > 1 else ""
     return f"{done}/{total} questions{of_part}"
+
+
+def stage(folder: Path) -> str:
+    """Return what the newest progress bar in the log of a job says ("comparing layers 3/36"): all
+    that a job without metrics, as a quantization, tells of how far it is. "" without a bar."""
+    found = ""
+    for line in log_tail(folder, 0):
+        bar = BAR.match(line)
+        if bar:
+            found = f"{bar['name'].strip()} {bar['count']}"
+    return found
 
 
 def plain(metrics: dict) -> dict:

@@ -81,12 +81,14 @@ def show(moments: Moments, folder: Path, as_json: bool, every: float) -> Job:
                         # Steps before the watch began do not count for the speed.
                         bar.initial = bar.n = step
                     bar.update(step - bar.n)
-                bar.set_postfix_str(", ".join([job.state, *facts(progress.newest(folder))]))
+                told = facts(progress.newest(folder)) or [progress.stage(folder)]
+                bar.set_postfix_str(", ".join([job.state, *filter(None, told)]))
         return job
     last_shown = ("", "")
     first: dict = {}  # the first metrics line that was seen
     latest: dict = {}  # the newest value of every metric
     shown_at = 0.0
+    last_stage = ""
     for job, lines in moments:
         if not job.has_ended and (job.state, job.reason) != last_shown:
             last_shown = (job.state, job.reason)
@@ -94,7 +96,14 @@ def show(moments: Moments, folder: Path, as_json: bool, every: float) -> Job:
         for line in lines:
             first = first or line
             latest |= line
-        if lines and (job.has_ended or time.monotonic() - shown_at >= every):
+        is_due = job.has_ended or time.monotonic() - shown_at >= every
+        if is_due and not latest and not job.has_ended:
+            shown_at = time.monotonic()
+            stage = progress.stage(folder)
+            if stage != last_stage:
+                _say(stage, {"event": "stage", "stage": stage}, as_json)
+            last_stage = stage
+        if lines and is_due:
             shown_at = time.monotonic()
             left = eta(first, latest)
             told = [progress.position(folder, latest), *facts(latest)]

@@ -105,7 +105,7 @@ def _chosen(samples: list[Sample], spec: dict, found: list[Finding]) -> list[Sam
 def _lengths(chosen: Records, found: list[Finding]) -> list[int]:
     """Return the tokens of every record; 0 where its media cannot be read, which is an error."""
     lengths = []
-    with bar(len(chosen), "reading calibration records") as shown:
+    with bar(len(chosen), "reading calibration records", unit="record") as shown:
         for index, sample in enumerate(chosen.samples):
             try:
                 lengths.append(len(chosen[index]["input_ids"]))
