@@ -10,6 +10,7 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import LATER, MODELS, Case, Rule
 from cosmos_reason.spec import quantizing
 
+# NVIDIA's quantize.py of Cosmos-Reason2 takes 512.
 DEFAULT_SAMPLES, FEW_SAMPLES = 512, 64
 
 
@@ -65,6 +66,7 @@ RULES = (
         lambda case: case("evaluation.skip_saved") and not case("results_dir"),
         reads=("results_dir",), fix=Fix(changes={"results_dir": "answers"}),
     ),
+    # Without the flag its folder is opened as a model, which has no config.json.
     Rule(
         "SPEC-ADAPTER-FOLDER", ERROR, MODELS, "{adapter}", "the model folder is a LoRA adapter",
         lambda case: bool(case.adapter_base) and not case(case.params["adapter"]),
@@ -84,6 +86,7 @@ RULES = (
         lambda case: case(case.params["base"]) and not case(case.params["adapter"]),
         reads=("{model}", "{base}"), fix=base_of_adapter_alone,
     ),
+    # An answer is read behind </think>: one that is cut before it is no answer at all.
     Rule(
         "SPEC-ANSWER-ROOM", WARNING, "evaluate", "generation.max_tokens",
         "reasoning answers come last and would be cut",
@@ -91,6 +94,7 @@ RULES = (
         and case("generation.max_tokens") < 512,
         reads=("evaluation.answer_type",), fix=1024,
     ),
+    # vLLM counts prompt and answer against one length, and no prompt is empty.
     Rule(
         "SPEC-ANSWER-LENGTH", ERROR, "evaluate", "generation.max_tokens",
         "must be below model.max_length",
@@ -118,6 +122,7 @@ RULES = (
         "SPEC-MEDIA", LATER, "inference", "media", "must be known before a launch",
         lambda case: not case("media"), fix="PATH",
     ),
+    # A clip that is opened as an image, or the other way round, ends the job at its first question.
     Rule(
         "SPEC-MEDIA-TYPE", ERROR, "inference", "type", "the name of the media shows another kind",
         lambda case: shown_kind(case) != case("type") and f"media is {case('media')}",
@@ -128,6 +133,7 @@ RULES = (
         lambda case: not case("prompt").strip() and not case("questions_file"),
         reads=("questions_file",), fix="TEXT",
     ),
+    # The scales of all other schemes are measured while records pass through the model.
     Rule(
         "SPEC-CALIBRATION", ERROR, "quantize", "dataset.annotation_path",
         "only FP8_DYNAMIC with a bf16 cache needs no calibration data",
@@ -150,6 +156,8 @@ RULES = (
         and f"the data has {case.records} records, so {case.records} are used",
         reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=lambda case: case.records,
     ),
+    # A cut goes through the middle of a clip's tokens, which then match no features; 8 frames of
+    # 1080p alone are 2,880 tokens.
     Rule(
         "SPEC-CALIBRATION-LENGTH", ERROR, "quantize", quantizing.LENGTH,
         "a video record that is cut fails",

@@ -103,6 +103,7 @@ def length_of_positions(case: Case) -> int | None:
 
 
 RULES = (
+    # cosmos-rl says that it skips such a record, asks for the same one 50 times, and ends.
     Rule(
         "SPEC-LENGTH-SAMPLE", ERROR, TRAINING, "policy.model_max_length",
         "a record that does not fit, in grpo with rollout.max_response_length, ends the run; "
@@ -110,6 +111,7 @@ RULES = (
         too_long,
         reads=(*TOKENS, "rollout.max_response_length"), fix=longer_max_length,
     ),
+    # vLLM: "decoder prompt is longer than the maximum model length".
     Rule(
         "SPEC-LENGTH-ANSWER", ERROR, "evaluate", "model.max_length", "prompt and answer must fit",
         lambda case: case.engine == "tao" and too_long(case),
@@ -121,18 +123,21 @@ RULES = (
         lambda case: reads_records(case) and too_long(case),
         reads=(*TOKENS, *CALIBRATED_BY), fix=longer_max_length,
     ),
+    # Frames wait in host memory as 32-bit floats: eight ranks with four workers can fill 290 GB.
     Rule(
         "SPEC-LOADER-MEMORY", WARNING, "train", PREFETCH, "host memory may not suffice",
         lambda case: (gib := loader_gib(case)) > LOADER_GIB
         and f"{LOADERS} x it: up to {gib:.0f} GiB of decoded frames on each rank",
         reads=(LOADERS, BATCH, *TOKENS), fix=fewer_batches,
     ),
+    # Annotations that were edited since would be judged by the lengths of the old ones.
     Rule(
         "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
         "they describe other annotations",
         lambda case: case.has_other_facts and f"facts are of {case.facts.get('annotations')}",
         reads=(TRAIN_ANNOTATIONS, "dataset.annotation_path"),
     ),
+    # The published recipes with shorter lengths have few frames, and their lengths were counted.
     Rule(
         "SPEC-LENGTH-LOW", WARNING, TRAINING, "policy.model_max_length",
         f"below {DEFAULT_LENGTH}, and how long records are is not known (--dataset-facts); "

@@ -121,6 +121,7 @@ RULES = (
         "it",
         lambda case: case("policy.lora") and case(MASTER) != "float32", reads=("policy.lora",),
     ),
+    # vLLM counts prompt and completion against one length.
     Rule(
         "SPEC-ROLLOUT-ROOM", ERROR, "grpo", "rollout.max_response_length",
         "leaves no room for the prompt",

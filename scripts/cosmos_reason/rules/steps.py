@@ -206,6 +206,7 @@ RULES = (
         reads=(MINI_BATCH, SHARD, GRID + "dp_replicate_size"),
         fix=lambda case: largest_multiple(case(BATCH), mini_batches_of_all_ranks(case)),
     ),
+    # Each replica takes the whole batch and splits it, so that a rest would have no rank.
     Rule(
         "SPEC-BATCH-REPLICAS", ERROR, "train", BATCH,
         "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
@@ -222,6 +223,8 @@ RULES = (
         and ranks_left_over(case, case("validation.batch_size")),
         reads=("validation.enable", *RANKS), fix=lambda case: case.ranks_of_replica,
     ),
+    # With dataloader_drop_last, the trainer's default, a batch that is not full is left out: such a
+    # run ends well and has trained nothing.
     Rule(
         "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
         no_step, reads=STEPS_PER_EPOCH,

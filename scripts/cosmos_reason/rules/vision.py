@@ -126,6 +126,7 @@ RULES = (
         lambda case: case.has(case.vision + "fps") and case.has(case.vision + "nframes"),
         reads=("{vision}.nframes",), fix=lambda case: removed(case, "nframes"),
     ),
+    # The processor's own default is 2 frames for each second of a clip, however long it is.
     Rule(
         "SPEC-FRAMES-NONE", ERROR, ANY, "{vision}.nframes", "expected nframes or fps",
         lambda case: case.reads_frames and not case.has(case.vision + "fps")
@@ -167,6 +168,7 @@ RULES = (
         ),
         fix=frames_in_budget,
     ),
+    # qwen-vl-utils takes the size only where it has both, and says nothing of one alone.
     Rule(
         "SPEC-RESIZE-PAIR", ERROR, ANY, "{vision}.resized_height",
         "resized_height and resized_width go together",
