@@ -270,6 +270,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     if job is None:
         text = "nothing written" if args.output else ""
         return cli.Outcome({} if args.output else {"inputs": []}, found, text, **known)
+    asked = run_time.with_facts(asked)
     cost = run_time.of_launch(asked, args.seconds_per_step)
     told = {"time": cost.to_json()} if cost else {}
     if args.output:
@@ -295,10 +296,10 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
 def refuse_full(output: Path | None) -> None:
     """Raise Failure (exit 2) for a folder to write that something is in which an earlier plan did
     not write."""
-    from cosmos_reason.jobs import carried
-
     if not output or not output.exists():
         return
+    from cosmos_reason.jobs import carried  # with it come all platforms
+
     is_empty = output.is_dir() and not any(output.iterdir())
     if not is_empty and not carried.is_untouched(output):
         message = "something is there already: name an empty folder, or one that is yet to be made"

@@ -82,7 +82,7 @@ def planned(tmp_path, monkeypatch, facts):
         asked = site.request("evaluate", **fields)
         job, found = launch.plan(asked)
         assert job, found
-        return run_time.of_launch(asked, None)
+        return run_time.of_launch(run_time.with_facts(asked), None)
 
     return planned
 

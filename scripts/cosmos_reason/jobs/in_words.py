@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
-from cosmos_reason.jobs import progress, record, run_time
+from cosmos_reason.jobs import record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
@@ -27,11 +27,9 @@ def of_plan(job: Job, launch: Launch) -> str:
     gpus = _gpus_in_words(job.resources)
     where = f"{job.platform} at {job.site}" if job.site else job.platform
     lines = [f"{job.action} of {launch.spec_path} with {job.engine} on {where}, {gpus}"]
-    # All that will hold of the spec, with the lengths of the data that it was built with.
-    case = run_time.case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
     if launch.action == "train":
-        lines.append(f"  batch    {spec_in_words.size_of_training(case)}")
-    lines.append(spec_in_words.table(case, launch.gpu_ids != [] and not launch.endpoint))
+        lines.append(f"  batch    {spec_in_words.size_of_training(launch.case)}")
+    lines.append(spec_in_words.table(launch.case, launch.gpu_ids != [] and not launch.endpoint))
     if job.image:
         lines.append(f"image {job.image}")
     if "modules" in job.options:
@@ -112,6 +110,8 @@ def history(job: Job) -> list[str]:
 def attempts(job: Job) -> list[dict]:
     """Return the jobs of one training up to this one, the oldest first: job_id, state,
     last_step."""
+    from cosmos_reason.jobs import progress
+
     found = []
     for log in job_folder.files_of_attempts(job.folder / record.METRICS):
         known = job.to_json() if log.parent == job.folder else job_folder.read(log.parent)
@@ -122,7 +122,7 @@ def attempts(job: Job) -> list[dict]:
 
 def of_job(job: Job) -> str:
     """Describe a recorded job: its state, its newest numbers, why it failed, and what it left."""
-    from cosmos_reason.jobs import watch
+    from cosmos_reason.jobs import progress, watch  # a plan has no numbers to tell
 
     metrics = progress.newest(job.folder)
     facts = watch.facts(metrics)

@@ -23,7 +23,6 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files, job_folder
 from cosmos_reason.base.findings import Failure, Finding, bad_input, did_you_mean, outside, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.spec import actions, document
 
 PENDING = "PENDING"
@@ -200,6 +199,9 @@ class Job:
         output_dir = (self.outputs or {}).get("output_dir")
         if self.action not in actions.TRAINING or not output_dir:
             return None
+        # It reads headers of safetensors and of DCP, which few who look at a record need.
+        from cosmos_reason.checkpoints import run_outputs
+
         written = []
         if self.started_at:
             written = self.wrote(run_outputs.resume_folders(Path(output_dir)))
@@ -333,6 +335,8 @@ def folders(jobs_dir: Path) -> list[Path]:
 def owner(paths: Iterable[str]) -> str | None:
     """Return the job that wrote one of the paths: the one that the run says, which may be a retry,
     else the one in whose folder it lies."""
+    from cosmos_reason.checkpoints import run_outputs
+
     for path in paths:
         if run_outputs.is_in_run(Path(path)):
             mark = run_outputs.run_marked_by(Path(path).parents[1])

@@ -7,14 +7,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate import speed as speeds
-from cosmos_reason.jobs import progress, record
+from cosmos_reason.jobs import record
 from cosmos_reason.jobs.options import SPEED, Launch
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.record import Job
@@ -64,17 +64,15 @@ class Cost:
 
     def text(self) -> str:
         """Return the cost in words, for people."""
-        return f"{self.steps} steps, {self._time()}" if self.steps else self._time()
-
-    def _time(self) -> str:
+        steps = f"{self.steps} steps, " if self.steps else ""
         if self.seconds is None:
-            return f"time: not known ({self.source})"
+            return f"{steps}time: not known ({self.source})"
         times = between(self.least_seconds or self.seconds, self.seconds)
         hours = "" if self.gpu_hours is None else f", {self.gpu_hours:.3g} GPU-hours"
         if hours and self.least_seconds is not None:
             least = self.gpu_hours * self.least_seconds / self.seconds
             hours = f", {least:.3g} to {self.gpu_hours:.3g} GPU-hours"
-        return f"time: about {times}{hours} ({self.source})"
+        return f"{steps}time: about {times}{hours} ({self.source})"
 
 
 def duration(seconds: float) -> str:
@@ -102,8 +100,6 @@ def of_launch(launch: Launch, seconds_per_step: float | None) -> Cost | None:
         return None
     is_here = launch.platform == "local"
     case = launch.case
-    if origins.facts_of(launch.spec_path):  # lengths of the records, which the rules did without
-        case = case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
     if launch.action == "train":
         names = local.gpu_names(launch.gpu_ids) if is_here else []
         return predict(case, launch.gpu_ids, launch.jobs_dir, seconds_per_step, names)
@@ -113,6 +109,13 @@ def of_launch(launch: Launch, seconds_per_step: float | None) -> Cost | None:
     if launch.gpu_ids == [] or (is_here and not names):
         return None
     return predict_evaluation(case, case.needed_gpus, names)
+
+
+def with_facts(launch: Launch) -> Launch:
+    """Return the launch with the facts of the data that its spec was built with, which the rules
+    did without: with the lengths of its records, its time and size can be told."""
+    case = case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
+    return replace(launch, case=case)
 
 
 def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> Case:
@@ -232,6 +235,8 @@ def _speed_of_job(folder: Path, case: Case, gpus: int) -> float | None:
         tokens = _tokens_per_step(earlier)
     except (Failure, OSError):
         return None  # it says nothing about this one
+    from cosmos_reason.jobs import progress
+
     lines, _ = progress.read_metrics(folder)
     took = [line["train/step_seconds"] for line in lines if "train/step_seconds" in line]
     took = took[FIRST_STEPS:] or took

@@ -16,12 +16,12 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import ANY, ASKED, JUDGED, LATER, TRAINING, Case, Rule
 from cosmos_reason.rules.data import NAME_OF_GUIDES
-from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
 if TYPE_CHECKING:
     from cosmos_reason.remote import hub
+    from cosmos_reason.rules.draft import Draft
 
 MINIATURE = 100e6  # bytes
 # What is said of the spec's model where another one answers: a server's, or checkpoints.
@@ -149,6 +149,8 @@ def in_words(architecture: str | hub.NotTold) -> str:
 
 
 RULES = (
+    # A name may still be converted before the launch, which takes the folder in its place; a folder
+    # that is here is what would be loaded.
     Rule(
         "SPEC-MODEL-OMNI", LATER, ANY, "{model}",
         "an Omni checkpoint; launch with its converted folder as --model",
@@ -166,6 +168,7 @@ RULES = (
         reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS),
         fix=lambda case: engine_for(case.action, unloadable(case)),
     ),
+    # A server loads its model by itself, whatever engine asks it.
     Rule(
         "SPEC-MODEL-FAMILY-ASKED", LATER, "evaluate inference", "{model}",
         "an architecture that this engine does not load; "
@@ -197,6 +200,7 @@ RULES = (
         or model_names.unproven(case.model),
         reads=("{base}",),
     ),
+    # A trainer would look for the weights of a whole model in its folder.
     Rule(
         "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",
         "a LoRA adapter; training starts from a whole model",

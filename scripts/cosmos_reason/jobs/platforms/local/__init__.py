@@ -22,7 +22,7 @@ from cosmos_reason.base.findings import Finding, error, has_errors
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import WAYS_OUT
-from cosmos_reason.jobs import cosmos_environment, engines, evidence, nodes, record
+from cosmos_reason.jobs import cosmos_environment, engines, nodes, record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
@@ -135,6 +135,9 @@ def start(job: Job, lock: int) -> Job:
 def supervise(job: Job, lock: int) -> None:
     """Run the work and record how it ended. A SIGTERM to the supervisor is passed on to the
     work."""
+    # Before the work begins: hours later the files of this bundle may be those of another version.
+    from cosmos_reason.jobs import evidence
+
     supervisor = os.getpid()
     signal.signal(signal.SIGTERM, lambda *_: send(signal.SIGTERM, job.job_id, spared=supervisor))
     exit_code = None
@@ -177,6 +180,8 @@ def run(job: Job, lock: int) -> int:
 def judged(job: Job) -> Job:
     """Return the job as ended: no process of it is left, and its supervisor did not live to record
     the end."""
+    from cosmos_reason.jobs import evidence
+
     host = job.platform_ref["host"]
     if host != socket.gethostname():
         raise job.unknown(f"it was started on {host}; ask there")
