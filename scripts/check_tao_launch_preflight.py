@@ -369,9 +369,11 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
         said.pop("docker_host", None)
     elif options.jobs_dir:
         where = ["--jobs-dir", options.jobs_dir]
-    if launch.site:
-        of_site = launch.site.options()
-        said = {name: value for name, value in said.items() if value != of_site.get(name)}
+    # What the site's file, or this shell's variables, say by themselves.
+    by_itself = (
+        launch.site.options() if launch.site else launch_options.of_environment(launch.platform)
+    )
+    said = {name: value for name, value in said.items() if value != by_itself.get(name)}
     command = ["launch_job.py", verb, launch.action, "--spec", options.spec]
     command += ["--site", options.site] if options.site else ["--platform", launch.platform]
     command += ["--engine", launch.engine]

@@ -8,7 +8,8 @@ import pytest
 from launch_site import Site
 from slurm_answers import ROW, Cluster
 
-from cosmos_reason.jobs import launch
+from cosmos_reason.jobs import launch, options
+from cosmos_reason.jobs.platforms.preflight import of_options
 from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
 from cosmos_reason.jobs.platforms.slurm import partitions, preflight
 from cosmos_reason.preflight import Preflight, PreflightOptions
@@ -22,8 +23,9 @@ long|up|infinite|2|gpu:2|idle|8|1:00:00"""
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    for name in ("SLURM_PARTITION", *slurm_cluster.TAKEN_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
+    for known in options.FLAGGED.values():
+        for name in known["variables"]:
+            monkeypatch.delenv(name, raising=False)
     Cluster(monkeypatch, sinfo=Answer(0, TWO_SIZES))
     return Site(tmp_path, monkeypatch)
 
@@ -109,7 +111,7 @@ def test_variables_of_sbatch_are_what_no_flag_says(site, monkeypatch):
     assert {"--partition=gpu", "--time=4:00:00", "--account=mine", "--qos=low"} < set(job.command)
     monkeypatch.setenv("SBATCH_TIMELIMIT", "61")
     assert errors(planned(site)[1]) == [("PRE-SLURM-TIME", {"--time-limit": 60})]
-    asked = Preflight("slurm", PreflightOptions(), 0, "tao")
+    asked = of_options(PreflightOptions(), "slurm", "tao")
     checked = [*preflight.check_partition(partitions.parse_partitions(TWO_SIZES), asked)]
     assert [one.id for one in checked] == ["PRE-SLURM-TIME"]
     monkeypatch.setenv("SBATCH_QOS", "-x")

@@ -38,6 +38,7 @@ from cosmos_reason.jobs.options import (
     Launch,
     flag_of,
     is_taken,
+    of_environment,
     of_record,
     taken,
 )
@@ -101,6 +102,10 @@ def read(
             place = {"environment": site.get("environment"), "skill": site.get("skill_dir")}
             place["offline"] = site.is_offline
             options["place"] = {name: value for name, value in place.items() if value}
+    if not options.get("carried"):  # else it runs where this shell's variables are not
+        for name, value in of_environment(platform).items():
+            if options.get(name) is None:
+                options[name] = value
     launch = Launch(
         action=action,
         engine=engine,
@@ -125,7 +130,10 @@ def read(
         image = launch.image or images.default(engine)
         found += images.check(action, written, image, launch.image_version)
         found += images.refused_variables(launch.env or [], image, launch.image_version)
-    return replace(launch, case=case, completed=found, broken=broken)
+    launch = replace(launch, case=case, completed=found, broken=broken)
+    if launch.nodes or action not in actions.TRAINING:
+        return launch
+    return replace(launch, nodes=origins.nodes_of(spec_path, launch.needed_gpus))
 
 
 def examined(
@@ -327,7 +335,7 @@ def in_itself(launch: Launch) -> list[Finding]:
     found += inputs.contents(launch) + inputs.check_outputs(launch)
     if has_errors(found + launch.completed + launch.broken):
         return found  # of such a spec nobody knows how many GPUs it needs
-    refused = nodes.check(replace(launch, nodes=nodes.asked(launch)))
+    refused = nodes.check(launch)
     if refused:
         return found + refused
     return found + _gpu_findings(launch) + (_of_site(launch) if launch.site else [])
@@ -360,13 +368,11 @@ def _of_site(launch: Launch) -> list[Finding]:
         words += ["--spec", files.from_here(launch.spec_path), "--site", str(site.path)]
         fix = Fix(command=shlex.join(words), flags={"--output": folder_there(launch)})
         found.append(error("JOB-SITE-PATHS", site.path, message, fix))
-    node_count = nodes.count(nodes.asked(launch), launch.needed_gpus)
-    needed = max(1, launch.needed_gpus // node_count)
+    node_count, needed = nodes.layout(launch)
     there = site.get("gpus.count")
-    on_cpu = launch.gpu_ids == [] or bool(launch.endpoint)
-    if there is None and not on_cpu:
+    if there is None and needed:
         lines.append("gpus: {type: TYPE, count: N}")
-    if there is not None and there < needed and not on_cpu:
+    if there is not None and there < needed:
         message = f"{site.path} says {there} GPUs of a node, the spec needs {needed}"
         fix = nodes.rebuilt(launch, there) if there in (1, 2, 4, 8) else ""
         found.append(error("JOB-GPU-COUNT", "gpus.count", message, fix))
@@ -498,7 +504,6 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     found = objections(launch, acting)
     if has_errors(found):
         return None, launch.spec, found
-    launch = replace(launch, nodes=nodes.asked(launch))
     found += platform.check(launch, acting)
     if has_errors(found):
         return None, launch.spec, found
@@ -539,12 +544,11 @@ def _spec_of_engine(launch: Launch) -> dict:
 def _job(launch: Launch) -> Job:
     """Return the record of a job before it starts. The hash of its spec is known once that is
     written; the platform fills in the command and what it chooses of the options."""
-    node_count = 1 if launch.endpoint else nodes.count(launch.nodes, launch.needed_gpus)
-    gpus = None
-    if node_count > 1 or platforms.module(launch.platform).CHOOSES_GPUS:
-        gpus = 0 if launch.endpoint else max(1, launch.needed_gpus // node_count)
+    node_count, gpus = nodes.layout(launch)
     if launch.gpu_ids is not None:
         gpus = len(launch.gpu_ids)
+    elif node_count == 1 and not platforms.module(launch.platform).CHOOSES_GPUS:
+        gpus = None  # all that the environment shows
     sources = [entry["path"] for entry in launch.inputs] + (launch.checkpoints or [])
     job = Job(
         folder=launch.folder,

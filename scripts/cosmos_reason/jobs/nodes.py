@@ -15,12 +15,13 @@ from cosmos_reason.rules.launchable import platforms_of_several as platforms
 from cosmos_reason.spec import actions, document, origins
 
 
-def asked(launch: Launch) -> int | None:
-    """Return the nodes that the command line says, else those that the spec was laid out for; None
-    where nobody said."""
-    if launch.nodes or launch.action not in actions.TRAINING:
-        return launch.nodes
-    return origins.nodes_of(launch.spec_path, launch.needed_gpus)
+def layout(launch: Launch) -> tuple[int, int]:
+    """Return (nodes, GPUs of each) that a launch takes: no GPU on the CPU, nor of one node where a
+    server answers its questions."""
+    if launch.endpoint:
+        return 1, 0
+    there = count(launch.nodes, launch.needed_gpus)
+    return there, 0 if launch.gpu_ids == [] else max(1, launch.needed_gpus // there)
 
 
 def of_job(folder: Path, needed: int) -> int | None:

@@ -117,13 +117,15 @@ def option(
     flag: str = "",
     recorded: bool = True,
     group: str = PLACING,
+    variables: tuple[str, ...] = (),
     **argument: Any,
 ) -> Any:
     """Return a field of `Options` that the command line can give.
 
     `platforms` take the flag, others refuse it; `flag` where the name of the field does not say it;
     `recorded`: the job's record keeps it among its options (what it does not keep there it has as
-    image or resources). `argument` is argparse's own.
+    image or resources). `variables` of the environment are used when the flag is absent, as the
+    platform's own command does: a site's profile may set them. `argument` is argparse's own.
     """
     metadata = {
         "help": help_text,
@@ -131,6 +133,7 @@ def option(
         "flag": flag,
         "recorded": recorded,
         "group": group,
+        "variables": variables,
         "argument": argument,
     }
     is_switch = argument.get("action") == "store_true"
@@ -210,12 +213,22 @@ class Options:
         metavar="DIR",
     )
     partition: str | None = option(
-        "slurm (default: $SLURM_PARTITION or the cluster's)", ("slurm",), metavar="P"
+        "slurm (default: $SLURM_PARTITION or the cluster's)",
+        ("slurm",),
+        variables=("SBATCH_PARTITION", "SLURM_PARTITION"),
+        metavar="P",
     )
-    account: str | None = option("slurm: who pays", ("slurm",), metavar="A")
-    qos: str | None = option("slurm: quality of service", ("slurm",), metavar="Q")
+    account: str | None = option(
+        "slurm: who pays", ("slurm",), variables=("SBATCH_ACCOUNT",), metavar="A"
+    )
+    qos: str | None = option(
+        "slurm: quality of service", ("slurm",), variables=("SBATCH_QOS",), metavar="Q"
+    )
     time_limit: str | None = option(
-        "slurm: MINUTES, H:M:S or D-H:M:S (default: its own)", ("slurm",), metavar="TIME"
+        "slurm: MINUTES, H:M:S or D-H:M:S (default: its own)",
+        ("slurm",),
+        variables=("SBATCH_TIMELIMIT",),
+        metavar="TIME",
     )
     gres: str | None = option(
         "slurm: how GPUs are asked for: gpu, gpu:TYPE, gpus-per-node[:TYPE] or none (default: gpu)",
@@ -352,6 +365,17 @@ def taken(said: dict[str, Any], platform: str) -> dict[str, Any]:
     return {name: value for name, value in said.items() if is_taken(name, platform)}
 
 
+def of_environment(platform: str) -> dict[str, str]:
+    """Return what the environment says of options that the platform takes. It becomes a part of the
+    launch, and so of the record: a retry from another shell asks for the same."""
+    said = {}
+    for name, known in FLAGGED.items():
+        values = filter(None, map(os.environ.get, known["variables"]))
+        if is_taken(name, platform) and (value := next(values, None)):
+            said[name] = value
+    return said
+
+
 def add_flag(add: Callable[..., object], name: str, *more_names: str) -> None:
     """Add the flag of an option to a parser; `more_names` are other spellings of it."""
     said = FLAGGED[name]
@@ -383,9 +407,10 @@ class Launch(Options):
     `written` is the spec as its file has it; `spec` is the same completed, with absolute paths, as
     the job will run it: what is fetched for it later is written there. `case` is what the rules
     look at, invalid values replaced by the template's. `inputs` and `outputs` are what the spec
-    names. `completed` tells what was written for the trainer, and which image and variables are
-    refused; `broken` what the rules have against the spec. `folder` is the job's, whose name is its
-    id. `site` describes the place where it is to run, None for what can be asked from here.
+    names. `nodes` are those of the flag, else those that the spec was laid out for, None where
+    nobody said. `completed` tells what was written for the trainer, and which image and variables
+    are refused; `broken` what the rules have against the spec. `folder` is the job's, whose name is
+    its id. `site` describes the place where it is to run, None for what can be asked from here.
     """
 
     action: str

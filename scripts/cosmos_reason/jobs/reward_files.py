@@ -15,21 +15,29 @@ KEY = "train.train_policy.reward_function"
 
 def make_absolute(spec: dict, folder: Path) -> None:
     """Look for files that the spec names in `folder`, wherever the work runs."""
-    if not files(spec):
+    absolute = {path: os.path.normpath(folder / path.expanduser()) for path in files(spec)}
+    if not absolute:
         return
     written = document.get(spec, KEY)
     if isinstance(written, dict):
-        found = {_absolute(name, folder): weight for name, weight in written.items()}
+        found = {absolute.get(Path(name), name): weight for name, weight in written.items()}
     elif isinstance(written, list):
-        found = [_absolute(name, folder) for name in written]
+        found = []
+        for name in written:
+            found.append(absolute.get(Path(name), name) if isinstance(name, str) else name)
     else:
-        found = _absolute(written, folder)
+        found = absolute[Path(written)]
     document.set_value(spec, KEY, found)
 
 
 def files(spec: dict) -> list[Path]:
     """Return the files among the rewards of a spec."""
-    return [Path(name) for name in _names(spec) if _is_file(name)]
+    named = _names(spec)
+    if not named:
+        return []
+    from cosmos_reason.evaluation import rewards
+
+    return [Path(name) for name in named if rewards.is_file(name)]
 
 
 def check(spec: dict) -> list[Finding]:
@@ -57,15 +65,3 @@ def _names(spec: dict) -> list[str]:
     if not isinstance(written, list | dict):
         return []
     return [name for name in written if isinstance(name, str)]
-
-
-def _is_file(name: str) -> bool:
-    from cosmos_reason.evaluation import rewards
-
-    return rewards.is_file(name)
-
-
-def _absolute(name, folder: Path):
-    if not isinstance(name, str) or not _is_file(name):
-        return name
-    return os.path.normpath(folder / Path(name).expanduser())

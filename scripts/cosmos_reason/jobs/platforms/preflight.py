@@ -12,7 +12,7 @@ from cosmos_reason.base import site
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
 from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs import nodes, record, reward_files
-from cosmos_reason.jobs.options import FLAGGED, Launch, Options, taken
+from cosmos_reason.jobs.options import FLAGGED, Launch, Options, of_environment, taken
 from cosmos_reason.jobs.platforms.gpus import Driver
 from cosmos_reason.remote import model_names
 from cosmos_reason.remote.machine import Host
@@ -163,6 +163,10 @@ def of_options(options: PreflightOptions, platform: str, engine: str | None = No
             if name in FLAGGED and getattr(options, name) is None:
                 said[name] = value
         options = replace(options, **said)
+    else:
+        said = of_environment(platform)
+        absent = {name: value for name, value in said.items() if getattr(options, name) is None}
+        options = replace(options, **absent)
     preflight = Preflight(
         platform=platform,
         options=options,
@@ -195,6 +199,7 @@ def _take_launch(preflight: Preflight) -> None:
             engine=preflight.engine,
             facts=Path(options.dataset_facts) if options.dataset_facts else None,
             site=preflight.site,
+            carried=preflight.site is not None,
             **said,
         )
     except Failure as failure:
@@ -228,7 +233,7 @@ def _take_launch(preflight: Preflight) -> None:
         preflight.models.append(name)
         if name.startswith("/"):
             preflight.paths.setdefault(key, name)
-    preflight.nodes = nodes.count(nodes.asked(launch), launch.needed_gpus)
+    preflight.nodes = nodes.count(launch.nodes, launch.needed_gpus)
     preflight.gpus_per_node = math.ceil(launch.needed_gpus / preflight.nodes)
     # A plan is carried to a machine that nothing here asks, and that has what is not here: the one
     # of a site, or of Docker where only its paths could be meant. One over ssh submit asks.

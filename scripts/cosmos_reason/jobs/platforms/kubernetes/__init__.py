@@ -84,7 +84,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     needed = launch.needed_gpus
     try:
         target = _target(launch.kubernetes)
-        count = nodes.count(launch.nodes, needed)
+        count, gpus = nodes.layout(launch)
         found = needs.version_findings(target.get("/version"), count)
         rights = [(verb, "batch", "jobs") for verb in ("create", "get", "delete", "update")]
         rights.append(("list", "", "pods"))
@@ -95,9 +95,6 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         found += needs.rights_findings(target, rights)
         if has_errors(found):
             return found
-        gpus = max(1, needed // count)  # of each pod
-        if launch.endpoint or launch.gpu_ids == []:
-            gpus = 0
         others = partial(nodes.others, (launch.action, launch.engine, launch.platform), needed)
         wanted = needs.wish(launch.kubernetes, count, gpus)
         found += needs.capacity_findings(target, wanted, others)

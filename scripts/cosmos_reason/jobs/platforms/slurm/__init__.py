@@ -28,14 +28,13 @@ from cosmos_reason.jobs import (
     containers,
     cosmos_environment,
     engines,
-    evidence,
     more_memory,
     mounts,
     nodes,
     record,
 )
-from cosmos_reason.jobs.options import Launch
-from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, paths, script
+from cosmos_reason.jobs.options import FLAGGED, Launch
+from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import actions, images
@@ -74,8 +73,6 @@ def machine(launch: Launch) -> Host | None:
 
 def check_words(launch: Launch) -> list[Finding]:
     """Return the forms of what goes to sbatch, and the image."""
-    if not launch.carried:
-        launch = _with_variables(launch)
     found = []
     for name, (form, expected) in FORMS.items():
         value = getattr(launch, name)
@@ -96,22 +93,15 @@ def check_words(launch: Launch) -> list[Finding]:
     return found + modules.check_words(launch.modules or [], in_container)
 
 
-def _with_variables(launch: Launch) -> Launch:
-    """Return the launch with environment variables in place of absent flags, as sbatch does."""
-    said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
-    absent = {name: value for name, value in said.items() if getattr(launch, name) is None}
-    return replace(launch, **absent)
-
-
 def check(launch: Launch, acting: bool) -> list[Finding]:
     """Return whether the cluster answers and has what is asked for (a plan may do without)."""
     if launch.carried:
         return []
-    launch = _with_variables(launch)
     where = machine(launch)
     found = []
     left_out = {name for name in os.environ if name.startswith("SBATCH_")}
-    left_out -= set(cluster.TAKEN_VARIABLES)
+    for known in FLAGGED.values():
+        left_out.difference_update(known["variables"])
     if left_out:
         message = "got variables of sbatch that a job does not get, expected flags"
         found.append(warning("JOB-SLURM-VARIABLE", ", ".join(sorted(left_out)), message))
@@ -129,10 +119,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
 
     # The partition: sbatch takes a job that no node of it will ever run, and lets it wait.
     name = partitions.wanted(rows, launch.partition)
-    count = nodes.count(launch.nodes, launch.needed_gpus)
-    gpus = max(1, launch.needed_gpus // count)
-    if launch.gpu_ids == [] or launch.endpoint:
-        gpus = 0
+    count, gpus = nodes.layout(launch)
     size = {"cpus": launch.cpus, "exclusive": launch.exclusive}
     wish = partitions.Wish(count, gpus, launch.gres, launch.time_limit, **size)
     way = (launch.action, launch.engine, launch.platform)
@@ -155,15 +142,10 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
 def prepare(job: Job, spec: dict) -> Job:
     """Return the sbatch command, the program at its end."""
     image = job.image or images.default(job.engine)
-    options = dict(job.options)
-    if "carried" not in options:
-        where = cluster.host(options.get("slurm_host"))
-        if not where.is_here:
-            options["slurm_host"] = where.name
-        # Recorded, so that a retry asks for the same from a shell without them.
-        said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
-        options = {name: value for name, value in said.items() if value} | options
-    job = replace(job, image=image, options=options)
+    job = replace(job, image=image)
+    where = None if "carried" in job.options else cluster.host(job.options.get("slurm_host"))
+    if where and not where.is_here:
+        job = replace(job, options=job.options | {"slurm_host": where.name})
     if job.image is None:
         words = engines.words_on_host(job, spec)
         if modules.load(job.options) and not engines.own_program(job.engine):
@@ -231,11 +213,16 @@ def _flags(job: Job) -> list[str]:
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
+    # With it comes all that fetches inputs, which a plan does without.
+    from cosmos_reason.jobs.platforms.slurm import paths
+
     where = cluster.host(job.options.get("slurm_host"))
     return paths.check(where, job)
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
+    from cosmos_reason.jobs.platforms.slurm import paths
+
     if job.image is None:
         values = engines.environment_on_host(job, script.program(job))
         if modules.load(job.options):
@@ -257,6 +244,8 @@ def start(job: Job, lock: int) -> Job:
     """Hand the job to the cluster, and return it with the number that it got. Raises Failure
     (exit 3) when the cluster refuses, the record then says why, and when nobody knows whether it
     took the job: whoever asks next finds out."""
+    from cosmos_reason.jobs import evidence
+
     # Made here, where the user's rights are; a node may mount it before the job begins.
     for path in job.outputs.values():
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -447,6 +436,8 @@ def _words_of(path: Path) -> list[str]:
 
 def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -> Job:
     """Return the record of an end, with the exit code of each node."""
+    from cosmos_reason.jobs import evidence
+
     job = _without_end_seen(job)
     codes = node_exit_codes(job)
     if codes:

@@ -29,9 +29,7 @@ SUBMIT_SECONDS = 90
 SSH_FAILED = 255
 # After these words of sbatch nobody knows whether the job was taken.
 UNCERTAIN = re.compile(r"timed out|unable to contact|connection|communication|not respond", re.I)
-# Those of sbatch that a job takes; what the others say was looked at by nobody.
-TAKEN_VARIABLES = ("SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_QOS")
-# A login node may have an account of its own; its partition was not the one that was looked at.
+# Nobody looked at what these say on a login node, but an account of its own may be needed there.
 WITHOUT_VARIABLES = r"""for name in $(env | sed -n 's/^\(SBATCH_[A-Z_]*\)=.*/\1/p'); do
   case $name in SBATCH_ACCOUNT|SBATCH_QOS) ;; *) unset "$name" ;; esac
 done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +15,6 @@ UNLIMITED = 10**9  # minutes
 COLUMNS = "%P|%a|%l|%D|%G|%t|%c|%L"
 # Without --exact a row may stand for nodes of several sizes.
 SINFO = ("sinfo", "--noheader", "--exact", f"--format={COLUMNS}")
-# What no flag says these do, as they do for sbatch and srun: a site's profile may set them.
-VARIABLES = {
-    "partition": ("SBATCH_PARTITION", "SLURM_PARTITION"),
-    "time_limit": ("SBATCH_TIMELIMIT",),
-    "account": ("SBATCH_ACCOUNT",),
-    "qos": ("SBATCH_QOS",),
-}
 # A node that runs jobs or will: what %t prints, and after it that it powers up or is planned for
 # another job.
 USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|resv)[~#-]?")
@@ -137,17 +129,10 @@ def megabytes(written: str) -> int:
     return math.ceil(int(number) * factor)
 
 
-def from_variables(name: str) -> str | None:
-    """Return what the environment says of a flag that was not given."""
-    found = (os.environ.get(variable) for variable in VARIABLES[name])
-    return next(filter(None, found), None)
-
-
 def wanted(rows: list[Nodes], asked: str | None) -> str:
     """Return the partition that was asked for, else the default one; '' without one."""
-    named = asked or from_variables("partition")
-    defaults = [row.partition for row in rows if row.is_default]
-    return named or next(iter(defaults), "")
+    defaults = (row.partition for row in rows if row.is_default)
+    return asked or next(defaults, "")
 
 
 def default_minutes(rows: list[Nodes], name: str) -> int:

@@ -103,10 +103,9 @@ def check_partition(rows: list[partitions.Nodes], preflight: Preflight) -> Itera
 
 def _wish(preflight: Preflight) -> partitions.Wish:
     asked = preflight.options
-    limit = asked.time_limit or partitions.from_variables("time_limit")
     size = {"cpus": asked.cpus, "exclusive": asked.exclusive}
     gpus = 0 if preflight.on_cpu else preflight.gpus_per_node
-    return partitions.Wish(preflight.nodes, gpus, asked.gres, limit, **size)
+    return partitions.Wish(preflight.nodes, gpus, asked.gres, asked.time_limit, **size)
 
 
 # ---- paths -------------------------------------------------------------------------------------
@@ -136,9 +135,9 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
     loading = {"modules": loaded, "env": preflight.options.env or []}
     program = modules.PYTHON if preflight.engine == "transformers" else ""
     load, look = modules.look(loading, program), ["sh", "-c", LOOK, "sh", *words]
+    chosen = preflight.options
     asked = {"partition": preflight.result["slurm"]["partition"]}
-    for name in ("account", "qos"):
-        asked[name] = getattr(preflight.options, name) or partitions.from_variables(name)
+    asked |= {"account": chosen.account, "qos": chosen.qos}
     asked = {name: value for name, value in asked.items() if value}
     asked_of_node = ["bash", "-c", load + LOOK, "bash", *words] if load else look
     answer = host.call("srun", *paths.flags(asked), *asked_of_node)
