@@ -23,6 +23,7 @@ from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
 CLIP = "train.optm_grad_norm_clip"
+JOB, EVALUATION = "train-20260101-120000-0a1b2c", "evaluate-20260101-120000-0a1b2c"
 
 ENTRIES = diagnosis.catalog()
 BUILD_SPEC = runpy.run_path(str(ROOT / "scripts" / "build_spec.py"))
@@ -59,6 +60,36 @@ Some weights were not initialized and are newly initialized: ['lm_head.weight']
 skipping 3 nan-valued rows; the info loss is logged; validation split of 20 records
 At most 4 workers; to serve requests faster raise max_num_seqs
 """.splitlines()
+
+
+def job_folder(path, job, engine="transformers", changes=None, **more):
+    """A failed job, with the template as its spec."""
+    action, folder = job.partition("-")[0], path / "jobs" / job
+    folder.mkdir(parents=True)
+    table = document.template(action)
+    for key, value in (changes or {}).items():
+        document.set_value(table, key, value)
+    document.dump(table, folder / "spec.toml")
+    source = {"source": str(path / "gone.toml"), "source_sha256": ""}
+    outputs = {"output_dir": str(folder / "results")}
+    record = {"job_id": job, "state": jobs.ERROR, "action": action, "engine": engine}
+    record |= {"spec": source | {"path": str(folder / "spec.toml")}}
+    record |= {"outputs": outputs, "parent_job": None}
+    (folder / "job.json").write_text(json.dumps(record | more))
+    return folder
+
+
+def told(*words, cwd=None):
+    """The document that diagnose_log.py prints, and its exit code."""
+    done = run_script("diagnose_log.py", *words, "--json", cwd=cwd)
+    return json.loads(done.stdout), done.returncode
+
+
+def of_job(path, job, log, *args, **more):
+    """What is found in the log of a failed job, and the job's folder."""
+    folder = job_folder(path, job, *args, **more)
+    (folder / "log.txt").write_text(log)
+    return told(job, cwd=path)[0]["findings"], folder
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
@@ -270,8 +301,7 @@ def test_what_says_only_that_something_ended_stands_behind_an_unknown_error(tmp_
         "[rank0]: Traceback (most recent call last):\n[rank0]: QuantumError: collapsed\n"
         + "\n".join([*INNOCENT, end, end.replace("1", "2"), ""])
     )
-    done = run_script("diagnose_log.py", "a.log", "--json", cwd=tmp_path)
-    first, second = json.loads(done.stdout)["findings"]
+    first, second = told("a.log", cwd=tmp_path)[0]["findings"]
     assert first["id"] == "LOG-UNKNOWN" and "QuantumError: collapsed" in first["message"]
     assert second["id"] in ("LOG-REPLICA-DIED", "LOG-EXIT-CODE")
 
@@ -320,16 +350,11 @@ def test_a_log_gives_no_commands_to_a_shell(fix):
 
 @pytest.mark.parametrize("resume", ["", "/checkpoints/step_20/policy"])
 def test_changes_that_a_log_says_are_a_command_for_the_spec_of_the_job(tmp_path, resume):
-    job = "train-20260101-120000-0a1b2c"
-    folder = job_folder(tmp_path, job)
     changes = {"train.optm_lr": 1e-07}
     if resume:
-        changes["train.resume"] = f"{folder}{resume}"
+        changes["train.resume"] = f"{tmp_path / 'jobs' / JOB}{resume}"
     said = f.error("ENGINE-LOSS-NOT-FINITE", "step 21", "got loss nan", Fix(changes=changes))
-    (folder / "log.txt").write_text(f.as_text([said]))
-    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
-        "findings"
-    ]
+    (found,), folder = of_job(tmp_path, JOB, f.as_text([said]))
     words = shlex.split(found["fix"])
     assert words[1:6] == ["train", "--engine", "transformers", "--spec", f"{folder}/spec.toml"]
     assert words[-2:] == ["-o", "spec-mended.toml"]
@@ -461,24 +486,6 @@ LOG-SHARDED-MIX RuntimeError: function got mixed torch.Tensor and DTensor""".spl
 BEFORE = ("", "[pod/train-0/main] ", "2026-01-01T10:00:00.123Z ")
 
 
-def test_what_people_post_is_known(tmp_path):
-    """One cause of each excerpt, also with what kubectl and docker print before each line."""
-    expected = {}
-    for id, text in POSTED.items():
-        for number, before in enumerate(BEFORE):
-            lines = [f"{before}{line}" for line in text.splitlines()]
-            log = tmp_path / f"{id}-{number}.log"
-            log.write_text("\n".join([*INNOCENT, *lines, *INNOCENT]) + "\n")
-            expected[str(log)] = id
-    done = run_script("diagnose_log.py", *expected, "--json")
-    assert done.returncode == 1
-    known = {}
-    for one in json.loads(done.stdout)["findings"]:
-        if one["severity"] == f.ERROR:
-            known.setdefault(one["where"].rpartition(":")[0], []).append(one["id"])
-    assert known == {log: [id] for log, id in expected.items()}
-
-
 # What healthy runs say of errors, in the words of transformers, cosmos-rl, pip, git and Python.
 NOISE = """\
 [rank0]: [ERROR] `cache_position` is part of Qwen3VLModel.forward's signature, but not documented. \
@@ -509,40 +516,42 @@ STEPS = {
 def test_what_healthy_runs_say_does_not_explain_a_killed_one(tmp_path, before, steps, trainer):
     job = "grpo-20260101-120000-0a1b2c"
     folder = job_folder(tmp_path, job, "cosmos-rl", reason="killed by signal 9")
-    told = [STEPS[trainer].format(step) for step in steps]
-    lines = [*NOISE[:-1], *INNOCENT, *told, *NOISE[:-1]]
-    if len(told) > 1:  # what nobody knows may stand before steps, but no end
+    shown = [STEPS[trainer].format(step) for step in steps]
+    lines = [*NOISE[:-1], *INNOCENT, *shown, *NOISE[:-1]]
+    if len(shown) > 1:  # what nobody knows may stand before steps, but no end
         lines = ["Traceback (most recent call last):", '  File "x"', "QuantumError: 1", *NOISE]
-        lines += [*INNOCENT, *told]
+        lines += [*INNOCENT, *shown]
     (folder / "log.txt").write_text("".join(f"{before}{line}\n" for line in lines))
-    done = run_script("diagnose_log.py", folder / "log.txt", "--json", cwd=tmp_path)
-    (end,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == f.ERROR]
+    found, _ = told(folder / "log.txt")
+    (end,) = [one for one in found["findings"] if one["severity"] == f.ERROR]
     assert (end["id"], end["message"]) == (
         "LOG-UNKNOWN",
         "got no known error in the log; the job's record says: killed by signal 9",
     )
     (tmp_path / "a.log").write_bytes((folder / "log.txt").read_bytes())
-    done = run_script("diagnose_log.py", "a.log", "--json", cwd=tmp_path)
-    assert (done.returncode, json.loads(done.stdout)["result"]) == (0, {"cause": None})
+    found, code = told("a.log", cwd=tmp_path)
+    assert (code, found["result"]) == (0, {"cause": None})
 
 
-def test_posted_errors_are_known_between_ranks_and_noise(tmp_path):
-    """Two ranks that say the same, line by line, with what healthy runs say before and after."""
-    expected = {}
+def test_what_people_post_is_known(tmp_path):
+    """One cause of each excerpt: alone, with what kubectl and docker print before each line, and of
+    two ranks that say the same line by line, with what healthy runs say before and after."""
     posted = [(line.partition(" ")[0], [line.partition(" ")[2]]) for line in OTHERWISE]
     for id, text in POSTED.items():
+        posted += [(id, [f"{before}{line}" for line in text.splitlines()]) for before in BEFORE]
         bare = [re.sub(r"^\[rank\d+\]:\s?", "", line) for line in text.splitlines()]
         posted.append((id, [f"[rank{rank}]: {line}" for line in bare for rank in (0, 1)]))
+    expected = {}
     for number, (id, lines) in enumerate(posted):
         log = tmp_path / f"{number}.log"
         log.write_text("\n".join([*NOISE, *INNOCENT, *lines, *NOISE, *INNOCENT]) + "\n")
         expected[str(log)] = id
-    found = json.loads(run_script("diagnose_log.py", *expected, "--json").stdout)["findings"]
+    found, code = told(*expected)
     known = {}
-    for one in found:
+    for one in found["findings"]:
         if one["severity"] == f.ERROR:
             known.setdefault(one["where"].rpartition(":")[0], []).append(one["id"])
-    assert known == {log: [id] for log, id in expected.items()}
+    assert code == 1 and known == {log: [id] for log, id in expected.items()}
 
 
 @pytest.mark.parametrize(("action", "kind", "said"), [
@@ -550,12 +559,10 @@ def test_posted_errors_are_known_between_ranks_and_noise(tmp_path):
     ("evaluate", "Image", "tokens: 0, features 1152"),
 ])  # fmt: skip
 def test_a_text_without_a_place_for_its_clip_is_not_too_long(tmp_path, said, kind, action):
-    job = f"{action}-20260101-120000-0a1b2c"
-    folder = job_folder(tmp_path, job)
     line = f"[rank0]: ValueError: {kind} features and {kind.lower()} tokens do not match, {said}"
-    (folder / "log.txt").write_text("\n".join([*NOISE, *INNOCENT, line, *INNOCENT]))
-    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
-    (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == f.ERROR]
+    log = "\n".join([*NOISE, *INNOCENT, line, *INNOCENT])
+    every, _ = of_job(tmp_path, f"{action}-20260101-120000-0a1b2c", log)
+    (found,) = [one for one in every if one["severity"] == f.ERROR]
     assert found["id"] == "LOG-VISION-TOKENS-NONE" and "check_dataset.py" in found["fix"]
     assert "not too long" in found["message"] and "video_token_id" in found["message"]
 
@@ -585,13 +592,9 @@ def test_no_log_alone_names_a_platform(id):
     ],
 )
 def test_a_job_s_fix_is_for_its_own_platform(line, platform, options, words, tmp_path):
-    job = "train-20260101-120000-0a1b2c"
     more = {"platform": platform, "options": options | {"image": "nvcr.io/x:1"}}
-    folder = job_folder(tmp_path, job, "tao", **more)
-    (folder / "log.txt").write_text(line)
-    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
-    fixes = [one["fix"] for one in json.loads(done.stdout)["findings"]]
-    assert len(fixes) == 1 and fixes[0].endswith(f" --platform {words}"), fixes
+    (found,), _ = of_job(tmp_path, JOB, line, "tao", **more)
+    assert found["fix"].endswith(f" --platform {words}")
 
 
 @pytest.mark.parametrize(
@@ -680,33 +683,6 @@ def test_a_long_log_is_streamed():
 # -- the command -------------------------------------------------------------------------------
 
 
-def job_folder(path, job, engine="transformers", changes=None, **more):
-    """A failed job, with the template as its spec."""
-    action, folder = job.partition("-")[0], path / "jobs" / job
-    folder.mkdir(parents=True)
-    table = document.template(action)
-    for key, value in (changes or {}).items():
-        document.set_value(table, key, value)
-    document.dump(table, folder / "spec.toml")
-    copied = {
-        "path": str(folder / "spec.toml"),
-        "source": str(path / "gone.toml"),
-        "source_sha256": "",
-    }
-    outputs = {"output_dir": str(folder / "results")}
-    record = {
-        "job_id": job,
-        "state": jobs.ERROR,
-        "action": action,
-        "engine": engine,
-        "spec": copied,
-    }
-    (folder / "job.json").write_text(
-        json.dumps(record | {"outputs": outputs, "parent_job": None} | more)
-    )
-    return folder
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -721,12 +697,8 @@ def job_folder(path, job, engine="transformers", changes=None, **more):
 )
 def test_a_lost_loss_makes_nothing_wilder(changes, expected, tmp_path):
     """The rate of the run is lowered, whatever it was; a longer warm-up and a lower clip stay."""
-    job = "train-20260101-120000-0a1b2c"
-    folder = job_folder(tmp_path, job, "tao", changes)
-    (folder / "log.txt").write_text("[cosmos] INFO - Step: 12/900, Loss: nan, Grad norm: nan")
-    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
-        "findings"
-    ]
+    log = "[cosmos] INFO - Step: 12/900, Loss: nan, Grad norm: nan"
+    (found,), _ = of_job(tmp_path, JOB, log, "tao", changes)
     pairs = [word.removeprefix("train.") for word in shlex.split(found["fix"]) if "=" in word]
     assert pairs == expected
 
@@ -747,12 +719,7 @@ MEMORY = "torch.OutOfMemoryError: CUDA out of memory."
 def test_fixes_of_a_job_change_its_spec(engine, changes, offered, tmp_path):
     """Only what its engine applies and its spec does not have yet; the whole command runs when
     pasted."""
-    job = "train-20260101-120000-0a1b2c"
-    folder = job_folder(tmp_path, job, engine, changes)
-    (folder / "log.txt").write_text(MEMORY)
-    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
-        "findings"
-    ]
+    (found,), folder = of_job(tmp_path, JOB, MEMORY, engine, changes)
     words = shlex.split(found["fix"])
     assert [word.partition("=")[0].rpartition(".")[2] for word in words if "=" in word] == offered
     assert (str(folder / "spec.toml") in words) == bool(offered)
@@ -764,11 +731,8 @@ def test_fixes_of_a_job_change_its_spec(engine, changes, offered, tmp_path):
 
 
 def test_fixes_of_a_log_and_of_a_job_without_its_spec_name_the_command(tmp_path):
-    job, usual = (
-        "train-20260101-120000-0a1b2c",
-        "/build_spec.py train --spec SPEC.toml --set custom.vision.",
-    )
-    folder = job_folder(tmp_path, job)
+    usual = "/build_spec.py train --spec SPEC.toml --set custom.vision."
+    job, folder = JOB, job_folder(tmp_path, JOB)
     (folder / "log.txt").write_text(MEMORY)
     (tmp_path / "log.txt").write_text(MEMORY)
     assert usual in run_script("diagnose_log.py", tmp_path / "log.txt").stderr
@@ -781,67 +745,47 @@ def test_fixes_of_a_log_and_of_a_job_without_its_spec_name_the_command(tmp_path)
 
 
 def test_fixes_of_an_evaluation_have_its_keys_and_the_model_s_job(tmp_path):
-    train, job = "train-20260101-120000-0a1b2c", "evaluate-20260101-120000-0a1b2c"
-    folder = job_folder(tmp_path, job, parent_job=train)
+    folder = job_folder(tmp_path, EVALUATION, parent_job=JOB)
     ways = {
         "KeyError: 'video_fps'": "",
-        "lm_head.lora_A is unsupported LoRA weight": f"{tmp_path}/jobs/{train} --by NAME",
+        "lm_head.lora_A is unsupported LoRA weight": f"{tmp_path}/jobs/{JOB} --by NAME",
         "KeyError: 'output_dir'": "build_spec.py evaluate --engine transformers "
         f"--spec {folder}/spec.toml -o",
     }
     for line, expected in ways.items():
         (folder / "log.txt").write_text(f"ValueError: {line}" if "LoRA" in line else line)
-        (found, *_) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
-            "findings"
-        ]
-        assert (
-            expected in found["fix"]
-            and "custom" not in found["fix"]
-            and (expected or not found["fix"])
-        )
+        (found, *_) = told(EVALUATION, cwd=tmp_path)[0]["findings"]
+        assert expected in found["fix"] and "custom" not in found["fix"]
+        assert expected or not found["fix"]
 
 
 @pytest.mark.parametrize(("job", "table", "media"), [
-    ("train-20260101-120000-0a1b2c", "custom.train_dataset", "media_path"),
-    ("evaluate-20260101-120000-0a1b2c", "dataset", "media_dir"),
+    (JOB, "custom.train_dataset", "media_path"), (EVALUATION, "dataset", "media_dir"),
 ])  # fmt: skip
 def test_fixes_of_a_job_name_its_data(job, table, media, tmp_path):
     root = write_dataset(tmp_path / "my data", [record(0)])
-    data = {
-        f"{table}.annotation_path": str(root / "annotations.json"),
-        f"{table}.{media}": str(root),
-    }
-    folder = job_folder(tmp_path, job, changes=data)
-    (folder / "log.txt").write_text(
-        "RuntimeError: Requested next frame while there are no more frames left to decode."
-    )
-    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
-        "findings"
-    ]
+    annotations = str(root / "annotations.json")
+    data = {f"{table}.annotation_path": annotations, f"{table}.{media}": str(root)}
+    log = "RuntimeError: Requested next frame while there are no more frames left to decode."
+    (found,), _ = of_job(tmp_path, job, log, changes=data)
     script, *words = shlex.split(found["fix"])
-    assert words == [str(root / "annotations.json"), "--media-path", str(root), "--decode", "all"]
+    assert words == [annotations, "--media-path", str(root), "--decode", "all"]
     assert run_script(script.removeprefix("scripts/"), *words).returncode == 0
-    job_folder(tmp_path, job.replace("0a", "1a"), changes={key: "" for key in data})
-    (tmp_path / "jobs" / job.replace("0a", "1a") / "log.txt").write_text(
-        (folder / "log.txt").read_text()
-    )
-    assert (
-        "check_dataset.py ROOT"
-        in run_script("diagnose_log.py", job.replace("0a", "1a"), cwd=tmp_path).stderr
-    )
+    nameless = {key: "" for key in data}
+    (found,), _ = of_job(tmp_path, job.replace("0a", "1a"), log, changes=nameless)
+    assert "check_dataset.py ROOT" in found["fix"]
 
 
 def test_several_logs_are_told_apart(tmp_path):
     (tmp_path / "a.log").write_text("fine\n")
     (tmp_path / "b.log").write_text("KeyError: 'video_fps'\n")
-    done = run_script("diagnose_log.py", "a.log", "b.log", "--json", cwd=tmp_path)
-    found = json.loads(done.stdout)
+    found, code = told("a.log", "b.log", cwd=tmp_path)
     assert [(x["id"], x["where"]) for x in found["findings"]] == [
         ("LOG-NO-ERROR", "a.log"),
         ("LOG-VIDEO-FPS-KEY", "b.log:1"),
         ("LOG-SPEC-UNKNOWN", "b.log"),
     ]
-    assert done.returncode == 1 and found["result"] == {"cause": "LOG-VIDEO-FPS-KEY"}
+    assert code == 1 and found["result"] == {"cause": "LOG-VIDEO-FPS-KEY"}
     done = run_script("diagnose_log.py", "b.log", "c.log", "d.log", cwd=tmp_path)
     assert done.returncode == 2 and "c.log" in done.stderr and "d.log" in done.stderr
     assert done.stderr.index("LOG-VIDEO-FPS-KEY") < done.stderr.index("c.log"), (
@@ -852,35 +796,29 @@ def test_several_logs_are_told_apart(tmp_path):
 def test_file_stdin_and_job(tmp_path):
     log = tmp_path / "log.txt"
     log.write_bytes(b"\xff\xfe step 1\rstep 2\rKeyError: 'video_fps'\n")
-    done = run_script("diagnose_log.py", log, "--json")
-    found, unknown = json.loads(done.stdout)["findings"]
-    assert unknown["id"] == "LOG-SPEC-UNKNOWN"
-    assert (
-        done.returncode == 1 and found["id"] == "LOG-VIDEO-FPS-KEY" and found["where"] == f"{log}:3"
-    )
-    job = "evaluate-20260101-120000-0a1b2c"
+    whole, code = told(log)
+    found, unknown = whole["findings"]
+    assert unknown["id"] == "LOG-SPEC-UNKNOWN" and code == 1
+    assert (found["id"], found["where"]) == ("LOG-VIDEO-FPS-KEY", f"{log}:3")
+    job = EVALUATION
     folder = job_folder(tmp_path, job, reason="every row is an error, most often: QuantumError")
     (folder / "log.txt").write_text(
         "error: EVAL-ALL-FAILED r.json: got no answer to any question: see `error`\n"
     )
     assert "most often: QuantumError" in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
     (folder / "log.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
-    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
+    assert told(job, cwd=tmp_path)[0]["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
     # Passing reasons: a new spec with train.resume=true would have a folder of its own, and nothing
     # there to go on from.
     for reason in ("NODE FAILURE", "TIME LIMIT"):
         (folder / "log.txt").write_text(
             f"slurmstepd: error: *** JOB 1 ON n CANCELLED AT 1 DUE TO {reason} ***\n"
         )
-        done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
-        (told,) = json.loads(done.stdout)["findings"]
-        assert told["fix"].endswith(f"/launch_job.py retry {job}")
+        (passing,) = told(job, cwd=tmp_path)[0]["findings"]
+        assert passing["fix"].endswith(f"/launch_job.py retry {job}")
     (folder / "log.txt").write_text("Loss: 1.2\n")
-    done = run_script(
-        "diagnose_log.py", job, "--json", cwd=tmp_path
-    )  # the record knows that it failed
-    assert done.returncode == 1 and json.loads(done.stdout)["result"] == {"cause": "LOG-UNKNOWN"}
+    whole, code = told(job, cwd=tmp_path)  # the record knows that it failed
+    assert code == 1 and whole["result"] == {"cause": "LOG-UNKNOWN"}
 
 
 def test_what_is_not_a_log_is_refused(tmp_path):
@@ -902,33 +840,15 @@ def test_what_is_not_a_log_is_refused(tmp_path):
 
 
 def test_list_checks_names_every_error():
-    listed = json.loads(run_script("diagnose_log.py", "--list-checks", "--json").stdout)["result"][
-        "checks"
-    ]
-    assert set(listed) == {entry.id for entry in ENTRIES}
+    assert set(told("--list-checks")[0]["result"]["checks"]) == {entry.id for entry in ENTRIES}
 
 
 def test_one_error_is_explained():
     entry = next(entry for entry in ENTRIES if entry.id == "LOG-HUB-GATED")
-    told = json.loads(run_script("diagnose_log.py", "--explain", entry.id, "--json").stdout)[
-        "result"
-    ]
-    assert (told["cause"], told["fix"], told["example"]) == (
-        entry.cause,
-        str(entry.fix),
-        list(entry.example),
-    )
+    said = told("--explain", entry.id)[0]["result"]
+    expected = (entry.cause, str(entry.fix), list(entry.example))
+    assert (said["cause"], said["fix"], said["example"]) == expected
     done = run_script("diagnose_log.py", "x.log", "--explain", entry.id)
     assert done.returncode == 2 and "drop x.log" in done.stderr
     done = run_script("diagnose_log.py", "--explain", "LOG-HUB-GATE")
     assert done.returncode == 2 and "LOG-HUB-GATED" in done.stderr
-
-
-def test_template_keys_of_overrides_exist():
-    for entry in ENTRIES:
-        arguments = shlex.split(str(entry.fix)) if str(entry.fix).startswith("--") else []
-        for flag, word in zip(arguments[::2], arguments[1::2], strict=True):
-            assert flag != "--set" or word.partition("=")[0] in document.keys(entry.action), (
-                entry.id,
-                word,
-            )

@@ -103,69 +103,29 @@ def test_a_badly_formed_result_is_an_error_and_the_list_goes_on(site):
     )
 
 
+def answered(rows, questions=1, author="JOB_ID"):
+    """The files of an inference by the embedded engine."""
+    noted = json.dumps({"questions": questions, "job_id": author})
+    return {"predictions.json": rows, "inference.json": noted}
+
+
+ONE, TWO = '[{"error": null}]', '[{"error": null}, {"error": null}]'
+OURS, TAO = "transformers", "tao"
+
+
 @pytest.mark.parametrize(
     ("engine", "files", "missing"),
     [
-        (
-            "transformers",
-            {
-                "predictions.json": '[{"error": null}]',
-                "inference.json": '{"questions": 1, "job_id": "JOB_ID"}',
-                "astatus.json": '{"a": 1}\n{"b": 2}',
-            },
-            "",
-        ),
-        (
-            "transformers",
-            {
-                "predictions.json": '[{"error": "x"}, {"error": "x"}]',
-                "inference.json": '{"questions": 2, "job_id": "JOB_ID"}',
-            },
-            "every row is an error",
-        ),
-        ("transformers", {"predictions.json": '[{"error": null}]'}, "JOB-EVIDENCE"),
-        (
-            "transformers",
-            {
-                "predictions.json": '[{"error": null}]',
-                "inference.json": '{"questions": 1, "job_id": "another"}',
-            },
-            "JOB-EVIDENCE",
-        ),
-        (
-            "transformers",
-            {
-                "predictions.json": '[{"error": null}]',
-                "inference.json": '{"questions": 2, "job_id": "JOB_ID"}',
-            },
-            "PATH has 1 rows for 2 questions",
-        ),
-        (
-            "transformers",
-            {
-                "predictions.json": '[{"error": null}, {"error": null}]',
-                "inference.json": '{"questions": 1, "job_id": "JOB_ID"}',
-            },
-            "PATH has 2 rows for 1 questions",
-        ),
-        (
-            "transformers",
-            {
-                "predictions.json": '[{"id": "a"}, {"id": "a"}]',
-                "inference.json": '{"questions": 2, "job_id": "JOB_ID"}',
-            },
-            "PATH has two rows with the same id",
-        ),
-        ("tao", {"status.json": '{"status": "STARTED"}'}, "no results.json"),
-        ("tao", {"a.mp4/results.json": '[{"response": "yes"}]'}, "1 results.json was written"),
-        (
-            "tao",
-            {
-                "a.mp4/results.json": '[{"response": "yes"}]',
-                "b.mp4/results.json": '[{"response": "no"}]',
-            },
-            "",
-        ),
+        (OURS, answered(ONE) | {"astatus.json": '{"a": 1}\n{"b": 2}'}, ""),
+        (OURS, answered('[{"error": "x"}, {"error": "x"}]', 2), "every row is an error"),
+        (OURS, {"predictions.json": ONE}, "JOB-EVIDENCE"),
+        (OURS, answered(ONE, author="another"), "JOB-EVIDENCE"),
+        (OURS, answered(ONE, 2), "PATH has 1 rows for 2 questions"),
+        (OURS, answered(TWO, 1), "PATH has 2 rows for 1 questions"),
+        (OURS, answered('[{"id": "a"}, {"id": "a"}]', 2), "PATH has two rows with the same id"),
+        (TAO, {"status.json": '{"status": "STARTED"}'}, "no results.json"),
+        (TAO, {"a.mp4/results.json": ONE}, "1 results.json was written"),
+        (TAO, {"a.mp4/results.json": ONE, "b.mp4/results.json": ONE}, ""),
     ],
 )
 def test_an_inference_is_complete_with_answers_in_its_own_file(tmp_path, engine, files, missing):

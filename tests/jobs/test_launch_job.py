@@ -33,17 +33,7 @@ def site(tmp_path, monkeypatch):
 
 
 def test_plan_touches_nothing_and_is_the_same_twice(site):
-    flags = [
-        "plan",
-        "train",
-        "--spec",
-        "train.toml",
-        "--platform",
-        "local",
-        "--gpu-ids",
-        "none",
-        "--json",
-    ]
+    flags = "plan train --spec train.toml --platform local --gpu-ids none --json".split()
     before = sorted(site.root.rglob("*"))
     first = run_script("launch_job.py", *flags, cwd=site.root)
     assert sorted(site.root.rglob("*")) == before
@@ -111,17 +101,7 @@ def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
         'case "$1" in context) echo "$CONTEXT";; *) echo "{}";; esac\n'
     )
     docker.chmod(0o755)
-    where = [
-        "plan",
-        "train",
-        "--spec",
-        "train.toml",
-        "--platform",
-        "docker",
-        "--image",
-        "x",
-        "--json",
-    ]
+    where = "plan train --spec train.toml --platform docker --image x --json".split()
     env = {
         "PATH": f"{docker.parent}:/usr/bin:/bin",
         "OUT": str(site.root / "out"),
@@ -155,12 +135,7 @@ def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
 def test_wrong_flags_are_refused(site, flags, finding):
     done = run_script(
         "launch_job.py",
-        "submit",
-        "train",
-        "--spec",
-        "train.toml",
-        "--platform",
-        "local",
+        *"submit train --spec train.toml --platform local".split(),
         *flags,
         cwd=site.root,
     )
@@ -190,17 +165,7 @@ def test_the_gpus_that_are_there_are_offered_for_those_that_are_not(site):
 
 # -- a plan for the TAO container, on a machine without an engine ------------------------------
 
-TAO = (
-    "train",
-    "--spec",
-    "train.toml",
-    "--platform",
-    "docker",
-    "--engine",
-    "tao",
-    "--docker-host",
-    "unix:///none",
-)
+TAO = "train --spec train.toml --platform docker --docker-host unix:///none --engine tao".split()
 
 
 def for_two_gpus(site):
@@ -335,12 +300,7 @@ def test_a_spec_with_errors_starts_nothing(site):
     document.dump(broken, site.root / "train.toml")
     done = run_script(
         "launch_job.py",
-        "submit",
-        "train",
-        "--spec",
-        "train.toml",
-        "--platform",
-        "local",
+        *"submit train --spec train.toml --platform local".split(),
         cwd=site.root,
     )
     assert (
@@ -523,16 +483,7 @@ def write_origins(site, engine, sha256=None):
 
 def test_the_engine_is_the_one_that_the_spec_was_built_for(site):
     def planned(*flags):
-        where = [
-            "--spec",
-            "train.toml",
-            "--platform",
-            "docker",
-            "--docker-host",
-            "unix:///none",
-            "--image",
-            "x",
-        ]
+        where = "--spec train.toml --platform docker --docker-host unix:///none --image x".split()
         return json.loads(
             run_script(
                 "launch_job.py", "plan", "train", *where, *flags, "--json", cwd=site.root
@@ -548,12 +499,7 @@ def test_the_engine_is_the_one_that_the_spec_was_built_for(site):
     write_origins(site, "tao")
     done = run_script(
         "launch_job.py",
-        "plan",
-        "train",
-        "--spec",
-        "train.toml",
-        "--platform",
-        "local",
+        *"plan train --spec train.toml --platform local".split(),
         cwd=site.root,
     )
     assert (
@@ -722,17 +668,7 @@ def test_unrelated_secrets_stay_out_of_a_container(site):
 
 
 def test_a_variable_is_asked_for_by_name_and_has_a_value(site):
-    where = [
-        "plan",
-        "train",
-        "--spec",
-        "train.toml",
-        "--image",
-        "x",
-        "--docker-host",
-        "unix:///none",
-        "--platform",
-    ]
+    where = "plan train --spec train.toml --image x --docker-host unix:///none --platform".split()
     for flags, code, said in (
         (["docker", "--env", "MY_KEY=canary"], 2, "NAME of a variable"),
         (["docker", "--env", "MY_KEY"], 1, "export MY_KEY=VALUE"),
