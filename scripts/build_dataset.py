@@ -209,20 +209,22 @@ def main(args) -> cli.Outcome:
         found += parts.cut_at_the_end(source.files)
     found = [*found, *about_share(items, splits, plan, args)]
     summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
-    share = held_out_share(written)
+    trained = sum(count for name, count in written.items() if name.endswith("train"))
+    share = round(1 - trained / (sum(written.values()) or 1), 4)
     if args.folds:
         summary += f"; {args.folds} folds, each record is held out once"
     else:
         summary += f"; held out {share:.1%} of the records (asked: {args.eval_fraction:.1%})"
     result |= {"written": written, "output": str(output)}
     result["held_out"] = share
-    result["skipped"] = skipped(found)
+    unsound = ("BUILD-MEDIA-SKIPPED", "BUILD-SPAN-OUTSIDE")  # for want of a sound clip
+    result["skipped"] = sum(one.data["count"] for one in found if one.id in unsound)
     if result["skipped"]:
         summary += f", {result['skipped']} left out"
     if len(source.splits) > 1:
         tables = list(source.splits)
         summary += f" from {', '.join(tables[:5])}{', ...' if tables[5:] else ''}"
-    if isinstance(source.files, source_files.Repository):
+    if source.files.repo:
         result |= {"repository": source.files.repo, "commit": source.files.commit}
         summary += f" from {source.files.repo}@{source.files.commit}"
     first, *others = (str(output / name) for name in written)
@@ -289,22 +291,28 @@ def sample(item: Item) -> dict:
 def about_share(
     items: list[Item], splits: dict[str, dict[str, Item]], plan: dataset_splits.Plan, args
 ) -> list[f.Finding]:
-    """Return what is to be said of the share that is held out: none, or too little. Of a source
-    that names its splits BUILD-SPLIT-NAMED says more."""
+    """Return what is to be said of the share that is held out, with the one that would do: none, or
+    too little. Of a source that names its splits BUILD-SPLIT-NAMED says more."""
     if args.folds or any(item.split for item in items):
         return []
+    force = "" if args.force else " --force"
     if "eval_fraction" not in args.given:
-        return [nothing_held_out(dataset_splits.fraction(splits["train"], plan), args.force)]
-    if not args.eval_fraction:
+        kept = splits["train"]
+        share = dataset_splits.fitting(kept, plan, dataset_splits.filmed_from(kept))
+        fix = f"--eval-fraction {share:g}{force}" if share else ""  # one clip cannot be shared
+        message = "got none, so no clips are held out to evaluate on"
+        return [f.info("BUILD-NO-EVAL", "--eval-fraction", message, fix)]
+    short, enough = dataset_splits.eval_shortage(items, plan) if args.eval_fraction else ("", 0)
+    if not short:
         return []
-    return thin_held_out(*dataset_splits.eval_shortage(items, plan), args)
-
-
-def held_out_share(written: dict[str, int]) -> float:
-    """Return the share of the written records that is not in train/, or in that of a fold."""
-    total = sum(written.values())
-    trained = sum(count for name, count in written.items() if name.endswith("train"))
-    return round(1 - trained / total, 4) if total else 0.0
+    message = f"got {short}, {held_out.EXPECTED}"
+    fix = ""
+    if not enough:
+        message += f"; {held_out.ADD_CLIPS}"
+    else:
+        given = f"--eval-fraction {args.eval_fraction:g}"
+        fix = f"replace {given} with --eval-fraction {enough:g}{force}"
+    return [f.warning("BUILD-EVAL-SMALL", "--eval-fraction", message, fix)]
 
 
 def split_by(args, columns: list[roles.Column], items: list[Item]) -> str:
@@ -338,11 +346,10 @@ def read_source(args) -> tuple[dataset_sources.Source, Records]:
     wrong: list[f.Finding] = []
     if not args.dry_run:
         f.attempt(wrong, refuse_output, Path(args.source), Path(args.output), args.force)
-    declared = f.attempt(wrong, roles.of_flags, args.column) or []
+    declared = roles.of_flags(args.column, args.ask, args.values, wrong)
+    args.ask, args.values = declared.asks, declared.values
     args.question = f.attempt(wrong, text, args.question) or ""
     args.system = f.attempt(wrong, text, args.system) or ""
-    args.ask = f.attempt(wrong, roles.of_flag, "--ask", args.ask) or []
-    args.values = f.attempt(wrong, roles.values_of_flags, args.values) or {}
     saved = f.attempt(wrong, take_mapping, args) if args.mapping else None
     if args.mapping and saved is None:  # without it, columns would be looked for by their names
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
@@ -373,7 +380,7 @@ def read_source(args) -> tuple[dataset_sources.Source, Records]:
         raw=args.raw,
         convert=args.convert,
         transcode="" if args.dry_run else args.transcode,
-        columns=tuple(declared),
+        columns=tuple(declared.columns),
         saved=saved,
         question=args.question,
         asks=tuple(args.ask),
@@ -431,39 +438,6 @@ def refuse_numbers(args) -> None:
         wrong.append(f.error("USAGE", "--subset", f"got {args.subset}, expected 0 or more"))
     if wrong:
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
-
-
-def skipped(found: list[f.Finding]) -> int:
-    """Return how many records are left out because their medium is missing or does not open."""
-    left_out = ("BUILD-MEDIA-SKIPPED", "BUILD-SPAN-OUTSIDE")
-    return sum(finding.data["count"] for finding in found if finding.id in left_out)
-
-
-def nothing_held_out(share: float, force: bool) -> f.Finding:
-    """Return what to add to the command for a dataset to evaluate on; one clip cannot be shared."""
-    fix = ""
-    if share:
-        fix = f"--eval-fraction {share:g}"
-        if not force:
-            fix += " --force"
-    return f.info(
-        "BUILD-NO-EVAL", "--eval-fraction", "got none, so no clips are held out to evaluate on", fix
-    )
-
-
-def thin_held_out(short: str, enough: float, args) -> list[f.Finding]:
-    """Return what the held-out data have too little of, with the share that would do."""
-    if not short:
-        return []
-    message = f"got {short}, {held_out.EXPECTED}"
-    fix = ""
-    if not enough:
-        message += f"; {held_out.ADD_CLIPS}"
-    else:
-        given = f"--eval-fraction {args.eval_fraction:g}"
-        force = "" if args.force else " --force"
-        fix = f"replace {given} with --eval-fraction {enough:g}{force}"
-    return [f.warning("BUILD-EVAL-SMALL", "--eval-fraction", message, fix)]
 
 
 def refuse_output(source: Path, output: Path, force: bool) -> None:

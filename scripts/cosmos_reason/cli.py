@@ -21,7 +21,6 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.spec import origins
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 checks found errors, 2 wrong usage or unreadable input, "
@@ -319,7 +318,8 @@ def run(
         if outcome.exit_code is None:
             failed = f.has_errors(outcome.findings)
             outcome.exit_code = f.EXIT_CHECKS_FAILED if failed else f.EXIT_DONE
-        _keep(parser.prog, getattr(args, "save", None), outcome)
+        if getattr(args, "save", None):
+            _keep(parser.prog, args.save, outcome)
     except (f.Failure, ModuleNotFoundError, OSError, UnicodeEncodeError) as problem:
         outcome = _outcome_of(problem)
     except KeyboardInterrupt as stop:
@@ -343,11 +343,9 @@ def run(
     return outcome.exit_code
 
 
-def _keep(program: str, path: Path | None, outcome: Outcome) -> None:
+def _keep(program: str, path: Path, outcome: Outcome) -> None:
     """Write the document to a file that --save names. What was found stays said where that fails,
     which is then said too."""
-    if not path:
-        return
     _prepare_to_print(outcome)
     try:
         files.write_text(path, f.as_json(document_of(program, outcome), indent=1) + "\n")
@@ -408,6 +406,8 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
     told = [one for one in told if one.severity != f.ERROR]
     shown = [one for one in shown if one not in plain and one not in told]
     if outcome.spec:
+        from cosmos_reason.spec import origins
+
         shown, said = without_said(shown, origins.said_of(outcome.spec))
     if shown and not is_document:
         print(f.as_text(shown), file=sys.stderr)

@@ -219,7 +219,8 @@ def test_the_share_proposed_is_near_a_tenth_and_always_works():
                 for n in range(clips)
             ]
             kept = {item.name: item for item in items}
-            share = dataset_splits.fraction(kept, dataset_splits.Plan())
+            plan, source = dataset_splits.Plan(), dataset_splits.filmed_from(kept)
+            share = dataset_splits.fitting(kept, plan, source)
             named = {item.name: item for item in items}
             source = dataset_splits.filmed_from(named)
             assert dataset_splits.split(named, dataset_splits.Plan(share), source)["eval"]

@@ -12,7 +12,7 @@ from PIL import Image
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import annotations, source_files
+from cosmos_reason.data import annotations, hub_files, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data import writer as dataset_writer
@@ -219,7 +219,7 @@ def test_a_media_root_leads_nowhere_else(source, tmp_path, root):
 
 def test_a_repository_names_no_files_of_this_machine(monkeypatch):
     monkeypatch.setattr(hub, "dataset", lambda *_: ("0" * 40, ["data/a.parquet"]))
-    files = source_files.Repository("org/name")
+    files = hub_files.Repository("org/name")
     for name, folder in (("/etc/passwd", ""), ("passwd", "/etc"), ("../../etc/passwd", "data")):
         with pytest.raises(Failure, match="DATA-MEDIA-ESCAPE"):
             source_files.find(files, name, folder)

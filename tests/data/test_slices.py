@@ -3,7 +3,7 @@
 import pytest
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.source_files import wanted_part
+from cosmos_reason.data.hub_files import wanted_part
 
 
 @pytest.mark.parametrize(

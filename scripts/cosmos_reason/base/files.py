@@ -208,6 +208,13 @@ def write_json(path: Path, value) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def check_regular(path: Path) -> None:
+    """Raise Failure (exit 2) when it is no regular file: opening a FIFO would wait for a writer."""
+    if not path.is_file():
+        kind = "a directory or special file" if path.exists() else "no such file"
+        raise bad_input("FILE-MISSING", path, f"got {kind}, expected an annotation file")
+
+
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file (a BOM is skipped). Raises Failure (exit 2) when it cannot be
     read."""

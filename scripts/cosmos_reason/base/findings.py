@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cosmos_reason.base import secrets
-from cosmos_reason.base.fix import Fix, as_fix
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.texts import shortened
 
 ERROR, WARNING, INFO = "error", "warning", "info"
@@ -19,6 +19,7 @@ LONG_WORD = re.compile(r"\S{300,}")
 SHOWN_OF_LONG_WORD = 80
 SHORTEST_MISSPELT = 4  # letters
 MOST_PLACES = 10  # named of findings that are told together
+SHORT_FIX = 60  # characters, for which there is room on the line of a finding
 # What a file or a server says may hold codes that a terminal obeys, or marks that turn the order of
 # its letters.
 CONTROL_CODES = (*range(9), *range(11, 32), *range(127, 160))
@@ -51,7 +52,8 @@ class Finding:
     data: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        object.__setattr__(self, "fix", as_fix(self.fix))
+        if isinstance(self.fix, str):
+            object.__setattr__(self, "fix", Fix(command=self.fix))
 
     def to_json(self) -> dict:
         return {
@@ -161,28 +163,26 @@ def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
         said = (finding.severity, finding.id, finding.message, finding.fix.command)
         alike.setdefault(said, []).append(finding)
     groups = list(alike.values())
-    lines = [_as_line(group) for group in groups[:limit]]
+    lines = []
+    for group in groups[:limit]:
+        first = group[0]
+        name = f"{first.id} {cut(first.where)}"
+        fix = first.fix
+        if len(group) > 1:
+            places = list(dict.fromkeys(cut(finding.where) for finding in group))
+            if len(places) > MOST_PLACES:
+                places[MOST_PLACES:] = [f"... and {len(places) - MOST_PLACES} more"]
+            name = f"{first.id} x {len(group)}: {', '.join(places)}"
+            for finding in group[1:]:
+                fix |= finding.fix
+        line = f"{first.severity}: {name}: {cut(first.message)}"
+        if pasted := str(fix):
+            line += ("  " if len(pasted) <= SHORT_FIX else "\n  ") + f"fix: {pasted}"
+        lines.append(line)
     left = sum(len(group) for group in groups[limit:])
     if left:
         lines.append(f"... and {left} more (--json lists all of them)")
     return printable("\n".join(lines))
-
-
-def _as_line(group: list[Finding]) -> str:
-    first = group[0]
-    name = f"{first.id} {cut(first.where)}"
-    fix = first.fix
-    if len(group) > 1:
-        places = list(dict.fromkeys(cut(finding.where) for finding in group))
-        if len(places) > MOST_PLACES:
-            places[MOST_PLACES:] = [f"... and {len(places) - MOST_PLACES} more"]
-        name = f"{first.id} x {len(group)}: {', '.join(places)}"
-        for finding in group[1:]:
-            fix |= finding.fix
-    line = f"{first.severity}: {name}: {cut(first.message)}"
-    if not fix:
-        return line
-    return f"{line}  fix: {fix}" if fix.is_short else f"{line}\n  fix: {fix}"
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-SHORT = 60  # characters
 SCRIPT = re.compile(r"(?<!\S)scripts/(\w+\.py)(?!\S)")
 
 
@@ -48,11 +47,6 @@ class Fix:
                 words += [flag, str(single)]
         return " ".join(part for part in (self.command, shlex.join(words)) if part)
 
-    @property
-    def is_short(self) -> bool:
-        """Return whether there is room for it on the line of its finding."""
-        return len(str(self)) <= SHORT
-
     def __or__(self, other: Fix) -> Fix:
         """Return the changes and flags of both; where they differ, the other's."""
         return replace(
@@ -64,13 +58,6 @@ class Fix:
         it."""
         command = SCRIPT.sub(lambda script: shlex.join(how(script[1])), self.command)
         return replace(self, command=command)
-
-
-def as_fix(fix: Fix | str) -> Fix:
-    """Return `fix` as a Fix: a plain string is a command."""
-    if isinstance(fix, Fix):
-        return fix
-    return Fix(command=fix)
 
 
 def value_text(value: object) -> str:

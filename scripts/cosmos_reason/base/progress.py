@@ -23,19 +23,16 @@ class _Lines(io.TextIOBase):
         return len(text)
 
 
-def bar(total: int, name: str, done: int = 0, unit: str = "step", **look):
-    """Return a tqdm bar of `total` steps, of which an earlier run finished `done`."""
+def bar(total: int, name: str, done: int = 0, unit: str = "step", is_quick: bool = False, **look):
+    """Return a tqdm bar of `total` steps, of which an earlier run finished `done`. Of work that
+    `is_quick` nothing is told for some seconds, but on a terminal."""
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no thread of its own: loader workers are forked
     if not sys.stderr.isatty():
         look = {"file": _Lines(), "mininterval": SECONDS_BETWEEN_LINES, "ncols": 0} | look
+        look["delay"] = SECONDS_BETWEEN_LINES if is_quick else 0
     return tqdm(total=total, initial=done, desc=name, unit=unit, miniters=1, **look)
-
-
-def delay() -> float:
-    """Return after how many seconds a bar is shown: work of a few is told on a terminal only."""
-    return 0 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
 
 
 def of_bytes(total: int, name: str) -> Callable[[int], None]:
@@ -48,7 +45,7 @@ def of_bytes(total: int, name: str) -> Callable[[int], None]:
         nonlocal shown
         with lock:
             if shown is None:
-                shown = bar(total, name, unit="B", unit_scale=True, delay=delay())
+                shown = bar(total, name, unit="B", unit_scale=True, is_quick=True)
             shown.update(count)
             if shown.n >= total:
                 shown.close()

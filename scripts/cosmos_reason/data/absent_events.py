@@ -13,9 +13,9 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import parts
-from cosmos_reason.data.items import UNNAMED, Reading, Row
+from cosmos_reason.data.items import UNNAMED, Reading, Row, Table
 from cosmos_reason.data.roles import Column, cell_text
-from cosmos_reason.data.samples import alike
+from cosmos_reason.data.turns import alike
 from cosmos_reason.media import files as media
 
 FLAG = "--also-ask-absent"
@@ -23,21 +23,15 @@ HAPPENS = "(happens)"  # stands for a column: whether the event of a row happens
 PER_SECOND = {"": 1, "ms": 1000}  # of frames the rate of the clip
 
 
-def asked(
-    rows: list[Row],
-    splits: list[str],
-    named: list[parts.Named],
-    chosen: list[Column],
-    reading: Reading,
-    problems: list[f.Finding],
-) -> tuple[list[Row], list[str], Reading]:
+def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[list[Row], Reading]:
     """Return the rows with HAPPENS and, behind them, rows of moments without an event: for each row
     `reading.absent` of them, each as long, in a part of its clip that no row labels with its event,
-    or of another clip where it has no room; what their splits are called; and how to read them. The
-    labels of a clip are taken to be all that happens in it: the flag declares that.
+    or of another clip where it has no room; and how to read them. The labels of a clip are taken to
+    be all that happens in it: the flag declares that.
 
-    `named`: the medium of each row. Raises Failure where columns or question cannot be asked so.
+    Raises Failure where columns or question cannot be asked so.
     """
+    rows, chosen, named = table.rows, table.columns, table.media[0]
     of_role = {one.role: one for one in reversed(chosen)}
     lacking = [role for role in ("start", "end", "answer") if role not in of_role]
     if lacking or "question" in of_role:
@@ -99,7 +93,6 @@ def asked(
         spans[alike(text)].append((medium, begin, stop))
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
     made: list[Row] = []
-    splits = list(splits)
     for key, of_event in sorted(spans.items()):
         wanted = round(reading.absent * len(of_event))
         counts = start.unit == "frame"
@@ -118,14 +111,13 @@ def asked(
                 values[start.name] = edges
             values |= {event.name: written[key], HAPPENS: "no"}
             made.append(like._replace(values=values, where=f"{like.where} without {written[key]}"))
-            splits.append(splits[first[clip]])
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]
     columns = tuple(one for one in reading.columns if one.role != "answer")
     columns += (Column(HAPPENS, "answer", source=FLAG),)
     if f"{{{event.name}}}" not in reading.question:
         columns += (Column(event.name, "ignore", source=FLAG),)
     saved = reading.saved and tuple(one for one in reading.saved if one.role != "answer")
-    return [*happening, *made], splits, replace(reading, columns=columns, saved=saved, absent=0.0)
+    return [*happening, *made], replace(reading, columns=columns, saved=saved, absent=0.0)
 
 
 def _moments(

@@ -7,37 +7,35 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.items import Row, by_row
-from cosmos_reason.data.samples import alike, in_one_form
+from cosmos_reason.data import options
+from cosmos_reason.data.items import Row, Table, by_row
+from cosmos_reason.data.turns import alike, in_one_form
 
 MAJORITY, DROP = "majority", "drop"
 WAYS = (MAJORITY, DROP)
 MOST_TOLD = 5  # questions whose agreement a message holds
 
 
-def settled(
-    rows: list[Row],
-    units: Sequence[Hashable],
-    questions: list[str],
-    annotators: list[str],
-    answers: list[str],
-    way: str,
-    problems: list[f.Finding],
-) -> tuple[list[bool], list[str]]:
-    """Return whether each row stays, the first of those about one unit (clip, times and question),
-    and the answers with the one that counts in these rows.
+def settle(
+    table: Table, clips: Sequence[Hashable], way: str, problems: list[f.Finding]
+) -> list[bool]:
+    """Return whether each row stays, the first of those about one unit (clip and times, question,
+    options), and give these the answer that counts.
 
     Answers are compared without case and blanks. Disagreements are an error without a `way`; with
     one, those that it leaves out or outvotes are a warning. Agreement joins the `problems`."""
-    annotators = in_one_form(annotators)
+    rows, questions, answers = table.rows, table.questions, table.answers
+    annotators = in_one_form(table.texts["annotator"])
     of_unit: dict[Hashable, list[int]] = defaultdict(list)
-    for place, unit in enumerate(units):
-        of_unit[unit].append(place)
+    for place, offered in enumerate(table.options):
+        of_unit[clips[place], questions[place], tuple(offered.items())].append(place)
+        meant = options.meant(offered, answers[place]) if offered else ()
+        if len(meant) == 1:  # "B" and the text of B are one answer
+            answers[place] = meant[0]
     wrong: list[tuple[Row, str]] = []
     disagreed: list[tuple[Row, str]] = []
     given: dict[str, list[list[str]]] = defaultdict(list)  # of each question, the answers per unit
     stays = [False] * len(rows)
-    counted = list(answers)
     for places in of_unit.values():
         said: dict[str, str] = {}
         for place in places:
@@ -58,8 +56,8 @@ def settled(
         others = ", ".join(rows[place].where for place in places[1:])
         told = f"got {listed} (with {others})"
         if way == MAJORITY and votes[0][1] > votes[1][1]:
-            counted[first] = next(one for one in said.values() if alike(one) == votes[0][0])
-            told += f": {counted[first]!r} counts"
+            answers[first] = next(one for one in said.values() if alike(one) == votes[0][0])
+            told += f": {answers[first]!r} counts"
         elif way:
             stays[first] = False
             told += ": left out" if way == DROP else ": no majority, left out"
@@ -77,7 +75,7 @@ def settled(
             disagreed[0] = (first, told)
         problems.append(by_row("BUILD-DISAGREEMENT", severity, disagreed))
     problems.append(_agreement(given, rows[0]))
-    return stays, counted
+    return stays
 
 
 def _agreement(given: dict[str, list[list[str]]], first: Row) -> f.Finding:

@@ -12,11 +12,12 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.located import place
-from cosmos_reason.data.samples import Media, names_medium
+from cosmos_reason.data.samples import Media
 from cosmos_reason.data.source_files import folded
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.media import files as media
 from cosmos_reason.media import sampling
+from cosmos_reason.media.files import names_medium
 from cosmos_reason.remote import s3
 
 RATE_TOLERANCE = 0.1  # of video_fps; clips of varying rate have only an average

@@ -26,7 +26,8 @@ from cosmos_reason.base.findings import (
 from cosmos_reason.data import annotations
 from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
 from cosmos_reason.data.located import place
-from cosmos_reason.data.samples import Question, Sample, Turn, responses
+from cosmos_reason.data.samples import Question, Sample, responses
+from cosmos_reason.data.turns import Turn
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import s3
 

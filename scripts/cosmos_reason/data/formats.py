@@ -18,14 +18,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cosmos_reason.base.files import read_json
+from cosmos_reason.base.files import check_regular, read_json
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import nested_rows, options
-from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.data.nested_rows import are_pairs
 from cosmos_reason.data.roles import OF_CLIPS, OF_TEXTS
-from cosmos_reason.data.samples import names_medium
-from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
+from cosmos_reason.media.files import IMAGE_SUFFIXES, names_medium, resolve
 from cosmos_reason.spec.values import shown
 
 TALKS = {"conversations", "messages"}

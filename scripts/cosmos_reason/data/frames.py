@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import located
-from cosmos_reason.data.samples import Media, Turn
+from cosmos_reason.data.samples import Media
+from cosmos_reason.data.turns import Turn
 from cosmos_reason.media import archives, sampling, stamps
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import s3

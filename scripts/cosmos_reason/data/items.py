@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.roles import LABELS, SENTENCES, Column, cell_text
-from cosmos_reason.data.samples import Turn
+from cosmos_reason.data.roles import LABELS, SENTENCES, Cells, Column, cell_text
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
+from cosmos_reason.data.turns import Turn
 
 # of readings; those that are missing here are called as their field
 FLAGS = {
@@ -70,12 +70,34 @@ class Records(NamedTuple):
 
 class Row(NamedTuple):
     """A row of a table in `folder`, and where people find it: its number as a spreadsheet shows it,
-    of JSON and parquet counted from 0."""
+    of JSON and parquet counted from 0. `split` is what its source calls the split that it is in."""
 
     values: dict
     folder: str
     where: str
     number: int
+    split: str = ""
+
+
+# (kind, medium) of a row: UNNAMED where its cell is empty, None where what stands there is refused
+Named = tuple[str, Medium | None]
+
+
+@dataclass
+class Table:
+    """The rows of a source by the roles of their columns. `first` is the first column of each role,
+    `texts` what each row has in it, `options` what each row offers to choose from, `media` what
+    stands in each column of clips or pictures; `questions` and `answers` are what is trained."""
+
+    rows: list[Row]
+    cells: Cells
+    columns: list[Column] = field(default_factory=list)
+    first: dict[str, Column] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    options: list[dict] = field(default_factory=list)
+    media: list[list[Named]] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -199,72 +221,61 @@ def joined_turns(
 
 def ask(
     given: str, names: list[str], answers: list[str], medium: str, options: bool = False
-) -> str:
-    """Return the question that records of a `medium` (video or image) have in common; `names` are
-    of the columns or fields that are the answer, `options` whether records have a choice.
+) -> tuple[str, str]:
+    """Return the question that records of a `medium` (video or image) have in common, and the line
+    below it that tells the form of its answers, so that they come in the words of the labels: ""
+    for captions, for all but a few classes, and where the question tells it itself. `names` are of
+    the columns or fields that are the answer, `options` whether records have a choice.
 
     Raises Failure when none is given, unless the answers are captions: only their author knows what
     labels answer."""
-    if given:
-        return given
-    if not options and _are_captions(names, answers):
-        return f"Describe this {medium}."
-    labels = ", ".join(names)
-    if len(names) == 1:
-        labels = f"{', '.join(sorted(set(answers))[:3])} of {names[0]}"
-    message = (
-        f"got no question for the labels {labels}, expected one. "
-        "The fix is a proposal made from their name: say what you mean "
-        "(a table may have it in a column: --column question=NAME)"
-    )
-    fix = Fix(flags={"--question": _proposal(names, answers, medium, options)})
-    raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
-
-
-def worded(question: str, names: list[str], answers: list[str]) -> str:
-    """Return the question with the form of its answers, unless it tells that itself or they are
-    captions."""
-    added = "" if _are_captions(names, answers) else form(answers)
-    # A question that names all its answers behind a word such as "answer" tells their form itself.
-    instruction = re.search(r"\b(?:answer|reply|respond)\b(.*)", question.lower(), re.S)
-    classes = {answer.lower() for answer in answers}
-    if classes <= YES_NO:
-        classes = YES_NO
-    says_it = instruction and all(
-        re.search(rf"(?<!\w){re.escape(one)}(?!\w)", instruction[1]) for one in classes
-    )
-    return f"{question}\n{added}" if added and not says_it else question
-
-
-def form(answers: list[str]) -> str:
-    """Return what to add to a question, so that answers come in the words of the labels; "" for all
-    but a few classes."""
+    folded = {answer.lower() for answer in answers}
+    are_json = 2 * sum(answer.startswith(("{", "[")) for answer in answers) > len(answers)
+    # Captions may be short, be repeated, and have no spaces between words: their name tells them.
+    are_captions = len(names) == 1 and names[0].lower() in CAPTIONS
+    are_captions = are_captions and not are_json and not folded <= TRUTH
+    question = given
+    if are_captions and not options:
+        question = given or f"Describe this {medium}."
+    if not question:
+        labels = ", ".join(names)
+        if len(names) == 1:
+            labels = f"{', '.join(sorted(set(answers))[:3])} of {names[0]}"
+        message = (
+            f"got no question for the labels {labels}, expected one. "
+            "The fix is a proposal made from their name: say what you mean "
+            "(a table may have it in a column: --column question=NAME)"
+        )
+        proposal = _proposal(names, answers, medium, options, are_json)
+        fix = Fix(flags={"--question": proposal})
+        raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
+    if are_captions:
+        return question, ""
     classes = sorted(set(answers))
-    if {answer.lower() for answer in classes} <= YES_NO:
-        return "Answer yes or no."
-    few = (
+    form = ""
+    if folded <= YES_NO:
+        form = "Answer yes or no."
+    elif (
         len(classes) <= FEW_CLASSES
         and len(answers) > len(classes)
         and max(map(len, classes)) <= SHORT_CLASS
+    ):
+        # With a comma in one of them nobody sees where it ends.
+        between = "; " if any("," in one for one in classes) else ", "
+        form = f"Answer with one of: {between.join(classes)}."
+    # A question that names all its answers behind a word such as "answer" tells their form itself.
+    instruction = re.search(r"\b(?:answer|reply|respond)\b(.*)", question.lower(), re.S)
+    wanted = YES_NO if folded <= YES_NO else folded
+    says_it = instruction and all(
+        re.search(rf"(?<!\w){re.escape(one)}(?!\w)", instruction[1]) for one in wanted
     )
-    # With a comma in one of them nobody sees where it ends.
-    between = "; " if any("," in one for one in classes) else ", "
-    return f"Answer with one of: {between.join(classes)}." if few else ""
+    return question, f"\n{form}" if form and not says_it else ""
 
 
-def _are_captions(names: list[str], answers: list[str]) -> bool:
-    """Return whether their one name says so: captions may be short, be repeated, and have no spaces
-    between words."""
-    named = len(names) == 1 and names[0].lower() in CAPTIONS
-    return named and not _are_json(answers) and not {answer.lower() for answer in answers} <= TRUTH
-
-
-def _are_json(answers: list[str]) -> bool:
-    return 2 * sum(answer.startswith(("{", "[")) for answer in answers) > len(answers)
-
-
-def _proposal(names: list[str], answers: list[str], medium: str, options: bool) -> str:
-    if len(names) > 1 or (_are_json(answers) and f"{json.dumps(names[0])}:" in answers[0]):
+def _proposal(
+    names: list[str], answers: list[str], medium: str, options: bool, are_json: bool
+) -> str:
+    if len(names) > 1 or (are_json and f"{json.dumps(names[0])}:" in answers[0]):
         fields = "fields" if len(names) > 1 else "field"
         return f"Describe this {medium} as JSON with the {fields} {', '.join(names)}."
     name = " ".join(re.findall(r"[^\W_]+", names[0]))
@@ -274,7 +285,6 @@ def _proposal(names: list[str], answers: list[str], medium: str, options: bool) 
         return f"Describe this {medium}."
     if not name or name.lower() in NAMELESS:
         return f"What is the label of this {medium}?"
-    is_truth = {answer.lower() for answer in answers} <= TRUTH
-    if is_truth:
+    if {answer.lower() for answer in answers} <= TRUTH:
         return f"Is it true of this {medium}: {name}?"
     return f"What is the {name} in this {medium}?"

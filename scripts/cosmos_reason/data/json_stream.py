@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure, bad_input
 
 BLOCK = 1 << 20  # characters
@@ -211,17 +212,10 @@ class JsonRecords:
         )
 
 
-def check_regular(path: Path) -> None:
-    """Raises Failure when it is no regular file: opening a FIFO would wait for a writer."""
-    if not path.is_file():
-        kind = "a directory or special file" if path.exists() else "no such file"
-        raise bad_input("FILE-MISSING", path, f"got {kind}, expected an annotation file")
-
-
 def _opened(path: Path):
     """Return the file as text; a byte-order mark of UTF-8 is passed over."""
     try:
-        check_regular(path)
+        files.check_regular(path)
         with path.open("rb") as handle:
             head = handle.read(4)
         encodings = (name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark))

@@ -1,19 +1,22 @@
-"""A folder with `videos/<id>.<suffix>.mp4` beside `metas/<id>.label.json`."""
+"""Clips without a table: `videos/<id>.<suffix>.mp4` beside `metas/<id>.label.json`, or folders that
+are called as the label of what lies in them."""
 
 from __future__ import annotations
 
 import json
+import posixpath
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.base.files import read_json
+from cosmos_reason.base.files import check_regular, read_json
 from cosmos_reason.data import split_names
-from cosmos_reason.data.items import Item, Reading, ask, one_per_id, worded
-from cosmos_reason.data.json_stream import check_regular
+from cosmos_reason.data.items import Item, Reading, Row, ask, one_per_id
 from cosmos_reason.data.roles import cell_text
-from cosmos_reason.data.samples import Turn, in_one_form, is_void, names_medium
+from cosmos_reason.data.source_files import Folder
+from cosmos_reason.data.turns import Turn, in_one_form, is_void
+from cosmos_reason.media.files import names_medium
 
 
 def folders(source: Path) -> list[Path]:
@@ -26,63 +29,41 @@ def folders(source: Path) -> list[Path]:
 
 def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator[Item]:
     """Yield an item per label file: the answer is the label as JSON, or its one field."""
-    paths, videos = _labelled(source)
-    answers = {}
+    answers = {}  # (path of the label, its clips, name of its split) -> what it says
     fields = list(dict.fromkeys(reading.fields))
     refused: list[f.Finding] = []
-    for name, path in paths.items():
-        clips = videos[name]
-        label = f.attempt(refused, _label, path, clips, reading.fields)
-        if label is None:
-            continue
-        fields += [field for field in label if field not in fields]
-        answers[name] = json.dumps(label, indent=2)
-        if len(reading.fields) == 1:
-            answers[name] = cell_text(label[reading.fields[0]])
-    problems += [*one_per_id(refused), *_without_values(answers, paths)]
-    answers = dict(zip(answers, in_one_form([*answers.values()]), strict=True))
-    question = f.attempt(problems, _question, list(answers.values()), fields, reading)
-    for (folder, name), answer in answers.items():
-        media = (("video", videos[folder, name][0]),)
-        split = "" if folder == source else split_names.exact(folder.name)
-        yield Item(
-            name, media, (Turn("user", question or ""), Turn("assistant", answer)), split=split
-        )
-
-
-def _labelled(source: Path) -> tuple[dict, dict]:
-    """Return the label file, and the clips, of each (folder, name)."""
-    paths = {}
-    videos = {}
     for folder in folders(source):
-        here = {}
-        for path in sorted(folder.glob("metas/*.label.json")):
-            here[path.name.removesuffix(".label.json")] = path
-        clips_here = _videos(folder, set(here))
-        for name, path in here.items():
-            paths[folder, name] = path
-            videos[folder, name] = clips_here[name] or [folder / "videos" / f"{name}.mp4"]
-    return paths, videos
-
-
-def _without_values(answers: dict[tuple, str], paths: dict[tuple, Path]) -> list[f.Finding]:
-    void = [name for name, answer in answers.items() if not answer or is_void(answer)]
-    if not void:
-        return []
-    message = f"got {answers[void[0]] or 'nothing'} for {len(void)} labels, expected a value"
-    names = [name for _, name in void]
-    ids = {"record_ids": names[: f.MAX_RECORD_IDS], "count": len(void)}
-    return [f.error("BUILD-TEXT-VOID", paths[void[0]], message, **ids)]
-
-
-def _question(answers: list[str], fields: list[str], reading: Reading) -> str:
-    """Return what label files are asked. Raises Failure when nobody said it."""
-    if not answers:
-        return ""
-    question = ask(reading.question, fields, answers, "video")
+        split = "" if folder == source else split_names.exact(folder.name)
+        paths = sorted(folder.glob("metas/*.label.json"))
+        named = {path.name.removesuffix(".label.json"): path for path in paths}
+        videos = _videos(folder, set(named))
+        for name, path in named.items():
+            clips = videos[name] or [folder / "videos" / f"{name}.mp4"]
+            label = f.attempt(refused, _label, path, clips, reading.fields)
+            if label is None:
+                continue
+            fields += [field for field in label if field not in fields]
+            text = json.dumps(label, indent=2)
+            if len(reading.fields) == 1:
+                text = cell_text(label[reading.fields[0]])
+            answers[name, path, clips[0], split] = text
+    problems += one_per_id(refused)
+    void = [made for made, text in answers.items() if not text or is_void(text)]
+    if void:
+        (_, path, _, _), said = void[0], answers[void[0]] or "nothing"
+        message = f"got {said} for {len(void)} labels, expected a value"
+        ids = {"record_ids": [name for name, *_ in void[: f.MAX_RECORD_IDS]], "count": len(void)}
+        problems.append(f.error("BUILD-TEXT-VOID", path, message, **ids))
+    texts = in_one_form([*answers.values()])
+    asked = ("", "")
+    if texts:
+        asked = f.attempt(problems, ask, reading.question, fields, texts, "video") or asked
+    question, form = asked
     if len(reading.fields) == 1:
-        return worded(question, fields, answers)
-    return question
+        question += form
+    for (name, _, clip, split), answer in zip(answers, texts, strict=True):
+        turns = (Turn("user", question), Turn("assistant", answer))
+        yield Item(name, (("video", clip),), turns, split=split)
 
 
 def _label(path: Path, clips: list[Path], fields: tuple[str, ...]) -> dict:
@@ -117,3 +98,24 @@ def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
         if name:
             found[name].append(path)
     return found
+
+
+def by_folder(files: Folder, split: str) -> list[Row]:
+    """Return one row per medium of a source without tables, whose folder names are the labels."""
+    rows = []
+    for name in files.names:
+        if not names_medium(name):
+            continue
+        if split and split not in name.split("/"):
+            continue
+        label = posixpath.basename(posixpath.dirname(name))
+        called = split_names.of_folders(posixpath.dirname(name))
+        rows.append(Row({"video": name, "answer": label}, "", name, len(rows), called))
+    labels = {row.values["answer"] for row in rows}
+    are_splits = all(map(split_names.exact, labels))
+    if len(labels) < 2 or "" in labels or are_splits:
+        message = f"got {len(rows)} media files in {len(labels)} folders and no labels; "
+        message += "write a table labels.csv beside them (video,label), or put them into one "
+        message += "folder per label"
+        raise f.bad_input("BUILD-NO-LABELS", files.root, message)
+    return rows

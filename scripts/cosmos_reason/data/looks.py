@@ -36,7 +36,7 @@ def examined(clips: Iterable[tuple[int, Path]]) -> Reports:
     clip that does not open. All cores work, with a bar."""
     todo = dict(clips)
     reports = {}
-    bar = progress.bar(len(todo), "compare clips", unit="clip", delay=progress.delay())
+    bar = progress.bar(len(todo), "compare clips", unit="clip", is_quick=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool, bar:
         jobs = {pool.submit(_examined, path): number for number, path in todo.items()}
         for job in as_completed(jobs):

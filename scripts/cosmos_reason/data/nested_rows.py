@@ -6,7 +6,7 @@ from __future__ import annotations
 from cosmos_reason.base import findings as f
 from cosmos_reason.data.published_sets import WAYS
 from cosmos_reason.data.roles import NAMES, OF_CLIPS, OF_TEXTS
-from cosmos_reason.data.samples import names_medium
+from cosmos_reason.media.files import names_medium
 
 # What is said of each clip, and never of all that lie below one object.
 OF_A_CLIP = {

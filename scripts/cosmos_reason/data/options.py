@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.samples import thought_apart, untagged
+from cosmos_reason.data.turns import thought_apart, untagged
 from cosmos_reason.spec.prompts import CHOOSE
 from cosmos_reason.spec.values import shown
 

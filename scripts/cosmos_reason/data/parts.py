@@ -21,19 +21,19 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base import progress
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import published_sets
-from cosmos_reason.data.items import UNNAMED, Row, by_row
+from cosmos_reason.data.items import UNNAMED, Named, Row, Table, by_row
 from cosmos_reason.data.roles import (
     LENGTHS,
     MINUTES,
     UNIT_WORDS,
     Cells,
     Column,
-    of_flags,
+    column,
     time_roles,
     words_of,
 )
-from cosmos_reason.data.samples import alike
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
+from cosmos_reason.data.turns import alike
 from cosmos_reason.media import cut
 from cosmos_reason.media import files as media_files
 from cosmos_reason.media.files import VIDEO_SUFFIXES
@@ -46,8 +46,6 @@ MOST_MEASURED = 1000  # rows whose clips are looked at to prove a unit
 PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
 UNREAD, WHOLE = "unread", "whole"  # of rows: what they are told as
 ROUNDING = Fraction(1, 20)  # s behind the end that nobody means: times have one decimal
-# (kind, medium) of a row
-Named = tuple[str, Medium | None]
 
 
 class Span(NamedTuple):
@@ -60,10 +58,8 @@ class Span(NamedTuple):
 
 
 def of_rows(
-    rows: list[Row],
+    table: Table,
     media: list[Named],
-    cells: Cells,
-    chosen: list[Column],
     files: Folder,
     is_skipping: bool,
     problems: list[f.Finding],
@@ -71,11 +67,9 @@ def of_rows(
     """Return the media of rows with the parts of those whose columns of times are declared; None
     for a row without one. Times that cannot be read or lie outside of their clip join the
     `problems`, a warning when such rows are left out (`is_skipping`)."""
-    edges = _declared(chosen)
-    if not edges:
-        return media
-    unit = edges[0].unit
-    starts, ends = _times(cells, edges[0].name, edges[1].name)
+    edges = _declared(table.columns)
+    rows, unit = table.rows, edges[0].unit
+    starts, ends = _times(table.cells, edges[0].name, edges[1].name)
     wrong, other = _other_meaning(edges)
     if wrong and (other == unit or proved_unit(media, starts, ends) != unit):
         message = (
@@ -87,7 +81,7 @@ def of_rows(
     told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
     cut_out: list[Named] = []
     named = zip(rows, starts, ends, media, strict=True)
-    bar = progress.bar(len(rows), "look at times", unit="row", delay=progress.delay())
+    bar = progress.bar(len(rows), "look at times", unit="row", is_quick=True)
     for row, start, end, (kind, medium) in named:
         bar.update()
         part = medium
@@ -161,12 +155,10 @@ def _replacing(edges: tuple[Column, Column], unit: str) -> Fix:
     return Fix(command=f"replace {' '.join(written)} with {' '.join(new)}")
 
 
-def _declared(chosen: list[Column]) -> tuple[Column, Column] | None:
-    """Return the columns of the begin and of the end; None without any. Raises Failure for one
-    alone, and for two units."""
+def _declared(chosen: list[Column]) -> tuple[Column, Column]:
+    """Return the columns of the begin and of the end. Raises Failure for one alone, and for two
+    units."""
     given = [one for role in ("start", "end") for one in chosen if one.role == role and one.name]
-    if not given:
-        return None
     if len(given) != 2 or given[0].unit != given[1].unit:
         names = " and ".join(f"{one.written}={one.name}" for one in given)
         message = (
@@ -354,13 +346,12 @@ def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
     return [first for first, _ in pairs], [last for _, last in pairs]
 
 
-def unnamed_times(
-    media: list[Named], questions: list[str], names: Sequence[str], cells: Cells
-) -> list[str]:
+def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:
     """Return the two columns without a role that may be times whatever their names are: rows of one
     clip and question differ in them, and in every row the one is a time before the other."""
     asked: dict[tuple, list[int]] = defaultdict(list)
-    for number, ((_, medium), question) in enumerate(zip(media, questions, strict=True)):
+    cells, clips = table.cells, table.media[0]
+    for number, ((_, medium), question) in enumerate(zip(clips, table.questions, strict=True)):
         asked[medium, question].append(number)
     several = [numbers for numbers in asked.values() if len(numbers) > 1]
     told_apart = [
@@ -378,13 +369,12 @@ def unnamed_times(
     return []
 
 
-def contradictions(
-    media: list[Named], answers: list[str], questions: list[str], times: list[str], cells: Cells
-) -> list[f.Finding]:
+def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
     """Return an error where one clip has several answers to one question, and columns without a
     role (`times`) are called as the times of each would be."""
     given: dict[tuple, set[str]] = defaultdict(set)
-    for (_, medium), question, answer in zip(media, questions, answers, strict=True):
+    media, cells, answers = table.media[0], table.cells, table.texts["answer"]
+    for (_, medium), question, answer in zip(media, table.questions, answers, strict=True):
         given[medium, question].add(alike(answer))
     if all(len(labels) < 2 for labels in given.values()):
         return []
@@ -397,7 +387,7 @@ def contradictions(
     declared = time_roles(cells, times)
     fix = Fix()
     if declared:  # a name may say the unit; else the lengths of the clips prove it, or nobody knows
-        columns = of_flags(declared)
+        columns = [column(*word.split("=", 1), "--column") for word in declared]
         unit = columns[0].unit
         if not unit and times[0] not in published_sets.IN_SECONDS:
             unit = proved_unit(media, *_times(cells, *(one.name for one in columns)))

@@ -6,11 +6,14 @@ import html
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.spec.values import shown
+
+if TYPE_CHECKING:
+    from cosmos_reason.data.json_stream import JsonRecords
 
 # Texts that programs damaged on the way into a dataset are told and left as they are: what was
 # meant is for their author to say.

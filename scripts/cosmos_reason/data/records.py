@@ -9,7 +9,8 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.data.formats import are_pictures, rates, unread_media
 from cosmos_reason.data.record_checks import Tally, damaged
 from cosmos_reason.data.roles import TIME, meaning, time_roles
-from cosmos_reason.data.samples import Media, Sample, Turn, bare_thought
+from cosmos_reason.data.samples import Media, Sample
+from cosmos_reason.data.turns import TAG, Turn, bare_thought
 from cosmos_reason.spec.values import shown
 
 ROLES = {
@@ -29,7 +30,6 @@ FIRST_TAGS = ("<video>\n", "<image>\n")
 URLS = ("http://", "https://", "data:")
 TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-TAG = re.compile(r"\n?</?(image|video)>\n?")
 # Where other projects' loaders put the features of a region that stands beside the text.
 REGION_MARK = re.compile(r"<(?:mask|region)[ _]?\d*>")
 # Those of the Qwen tokenizers, but for the marks of boxes and objects, which grounding answers are

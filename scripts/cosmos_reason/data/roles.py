@@ -8,7 +8,7 @@ import functools
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.texts import shortened
 from cosmos_reason.data import options, published_sets
-from cosmos_reason.data.samples import names_medium
+from cosmos_reason.media.files import names_medium
 
 LABELS = ("answer", "label", "class", "target", "category", "response")
 SENTENCES = ("caption", "sentence", "text")
@@ -141,25 +141,57 @@ def column(role: str, name: str, source: str) -> Column:
     return Column(name, source=source, **details)
 
 
-def of_flags(given: Sequence[str]) -> list[Column]:
-    """Return the columns of `--column ROLE=COLUMN`. Raises Failure for what is no role, and for a
-    role given twice that one column has."""
-    declared: list[Column] = []
-    for word in given:
+class Declared(NamedTuple):
+    """What flags declare: columns, (column of the answer, template of the question) of each --ask,
+    and {column: {old: new}} of --values."""
+
+    columns: list[Column]
+    asks: list[tuple[str, str]]
+    values: dict[str, dict[str, str]]
+
+
+def of_flags(
+    columns: Sequence[str], asks: Sequence[str], values: Sequence[str], problems: list[f.Finding]
+) -> Declared:
+    """Return what `--column ROLE=COLUMN`, `--ask 'COLUMN: TEMPLATE'` and `--values 'COLUMN:
+    OLD=NEW, OLD=NEW'` declare. What is no role, and a role given twice that one column has, join
+    the `problems`, as does all that is not written so."""
+    declared = Declared([], [], {})
+
+    def wrong(flag: str, message: str) -> None:
+        problems.append(f.error("USAGE", flag, message))
+
+    for word in columns:
         role, _, name = word.partition("=")
         if not name:
-            raise f.bad_input("USAGE", "--column", f"got {role!r}, expected ROLE=NAME")
+            wrong("--column", f"got {role!r}, expected ROLE=NAME")
+            continue
         if role not in ROLES:
             hint = f.did_you_mean(role, ROLES)
-            message = f"got the role {role!r}, expected one of {', '.join(ROLES)}.{hint}"
-            raise f.bad_input("USAGE", "--column", message)
+            wrong("--column", f"got the role {role!r}, expected one of {', '.join(ROLES)}.{hint}")
+            continue
         new = column(role, name, "--column")
-        for other in declared:
+        for other in declared.columns:
             if other.role == new.role and other.name != name and new.role not in SEVERAL:
                 message = f"got {role} twice, as {other.name!r} and {name!r}, expected one column"
-                raise f.bad_input("USAGE", "--column", message)
-        if new not in declared:
-            declared.append(new)
+                wrong("--column", message)
+        if new not in declared.columns:
+            declared.columns.append(new)
+    for flag, word in [*(("--ask", one) for one in asks), *(("--values", one) for one in values)]:
+        name, _, text = (part.strip() for part in word.partition(":"))
+        if not name or not text:
+            wrong(flag, f"got {word!r}, expected 'COLUMN: TEXT'")
+            continue
+        if flag == "--ask":
+            declared.asks.append((name, text))
+            continue
+        meant = declared.values.setdefault(name, {})
+        for pair in text.split(","):
+            old, equals, new = (part.strip() for part in pair.partition("="))
+            if not (old and equals and new):
+                wrong(flag, f"got {pair.strip()!r}, expected OLD=NEW ({FILE} takes any text)")
+            elif meant.setdefault(old, new) != new:
+                wrong(flag, f"got {old!r} twice, as {meant[old]!r} and {new!r}")
     return declared
 
 
@@ -219,21 +251,26 @@ def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> No
     can be; that of the answer joins the `chosen`, to go on and find what else is wrong."""
     families = {one.family for one in chosen}
     free = [name for name in cells if name not in {one.name for one in chosen}]
-    for role, may_be in (("answer", _may_be_labels), ("video", _name_media)):
+    for role in ("answer", "video"):
         if role in families or (role == "video" and "media" in families):
             continue
-        likely = _only(name for name in free if may_be(name, cells[name]))
+        found = []
+        for name in free:
+            filled = [value for value in cells[name] if value not in (None, "")]
+            if role == "video":
+                may_be = all(isinstance(value, str) and names_medium(value) for value in filled)
+            else:  # labels: several values, some of which repeat; no name that means other things
+                values = len(set(map(cell_text, filled)))
+                may_be = 1 < values <= max(len(filled) - 1, 2) and not (
+                    OF_ROWS.search(name) or options.NUMBERED.fullmatch(name) or meaning(name)
+                )
+            found += [name] if filled and may_be else []
+        likely = found[0] if len(found) == 1 else ""
         message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
         fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
         problems.append(f.error("BUILD-COLUMN", role, message, fix))
         if role == "answer":
             chosen.append(column(role, likely, "a proposal"))
-
-
-def _only(names: Iterable[str]) -> str:
-    """Return the one name; "" for none and for several."""
-    found = list(names)
-    return found[0] if len(found) == 1 else ""
 
 
 def asking(cells: Cells, chosen: Sequence[Column]) -> str:
@@ -247,21 +284,7 @@ def asking(cells: Cells, chosen: Sequence[Column]) -> str:
             continue
         if all(text.rstrip().endswith(("?", "？")) for text in texts):
             found.append(name)
-    return _only(found)
-
-
-def _may_be_labels(name: str, values: list) -> bool:
-    """Return whether a column can be proposed as labels: it has several values of which some
-    repeat, and is neither an id of rows, an option, nor of a MEANING."""
-    if OF_ROWS.search(name) or options.NUMBERED.fullmatch(name) or meaning(name):
-        return False
-    filled = [cell_text(value) for value in values if value not in (None, "")]
-    return 1 < len(set(filled)) <= max(len(filled) - 1, 2)
-
-
-def _name_media(_: str, values: list) -> bool:
-    filled = [value for value in values if value]
-    return bool(filled) and all(isinstance(value, str) and names_medium(value) for value in filled)
+    return found[0] if len(found) == 1 else ""
 
 
 def words_of(name: str) -> set[str]:
@@ -353,32 +376,6 @@ def load(path: Path) -> tuple[tuple[Column, ...], dict]:
     return tuple(columns), document
 
 
-def of_flag(flag: str, written: list[str]) -> list[tuple[str, str]]:
-    """Return (column, text behind it) of flags written as 'COLUMN: TEXT'. Raises Failure."""
-    found = []
-    for word in written:
-        name, _, text = (part.strip() for part in word.partition(":"))
-        if not name or not text:
-            raise f.bad_input("USAGE", flag, f"got {word!r}, expected 'COLUMN: TEXT'")
-        found.append((name, text))
-    return found
-
-
-def values_of_flags(written: list[str]) -> dict[str, dict[str, str]]:
-    """Return {column: {old: new}} of --values 'COLUMN: OLD=NEW, OLD=NEW'. Raises Failure."""
-    values: dict[str, dict[str, str]] = {}
-    for name, text in of_flag("--values", written):
-        for pair in text.split(","):
-            old, equals, new = (part.strip() for part in pair.partition("="))
-            if not (old and equals and new):
-                message = f"got {pair.strip()!r}, expected OLD=NEW ({FILE} takes any text)"
-                raise f.bad_input("USAGE", "--values", message)
-            if values.setdefault(name, {}).setdefault(old, new) != new:
-                message = f"got {old!r} twice, as {values[name][old]!r} and {new!r}"
-                raise f.bad_input("USAGE", "--values", message)
-    return values
-
-
 def document(source: str, columns: list[Column], unused: list[str], args, split_by: str) -> dict:
     """Return the content of mapping.yaml for a build. `args`: the flags of the command; `split_by`:
     what its splits are made by."""
@@ -411,9 +408,3 @@ def document(source: str, columns: list[Column], unused: list[str], args, split_
         "unused": unused,
         "flags": flags,
     }
-
-
-def as_text(document: dict) -> str:
-    import yaml
-
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

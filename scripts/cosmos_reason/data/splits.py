@@ -14,10 +14,9 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.items import Item
+from cosmos_reason.data.items import Item, Row
 from cosmos_reason.data.roles import cell_text
-from cosmos_reason.data.samples import alike, names_medium
-from cosmos_reason.data.source_files import Folder, Frames, Held, Repository
+from cosmos_reason.data.source_files import Folder, Frames, Held
 from cosmos_reason.data.split_names import (
     BESIDE_TRAIN,
     EVAL,
@@ -28,7 +27,8 @@ from cosmos_reason.data.split_names import (
     exact,
     of_folders,
 )
-from cosmos_reason.media.files import content
+from cosmos_reason.data.turns import alike
+from cosmos_reason.media.files import content, names_medium
 
 _content = functools.cache(content)  # a dataset is split several times to find a share that does
 CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of what a clip is
@@ -63,22 +63,26 @@ class Plan:
 
 
 def of_column(
-    rows: list[dict],
+    rows: list[Row],
     column: str,
     meanings: dict[str, dict[str, str]],
     problems: list[f.Finding],
-) -> list[str]:
-    """Return what a column calls the split of each row; `meanings`: what its values stand for, by
-    column. A column that nobody named and that holds other words is left alone; one of some words
-    of NAMES and others joins the `problems`."""
-    name = column or next((key for row in rows for key in row if key.lower() == "split"), "")
+) -> list[Row]:
+    """Return the rows with what a column calls the split of each; `meanings`: what its values stand
+    for, by column. A column that nobody named and that holds other words is left alone; one of some
+    words of NAMES and others joins the `problems`."""
+    names = (key for row in rows for key in row.values)
+    name = column or next((key for key in names if key.lower() == "split"), "")
+    if not name:
+        return rows
     means = {alike(old): new for old, new in meanings.get(name, {}).items()}
-    cells = [cell_text(row.get(name)) for row in rows]
+    cells = [cell_text(row.values.get(name)) for row in rows]
     texts = [means.get(alike(text), text) for text in cells]
     values = [exact(text) or text.lower() for text in texts]
     others = sorted(set(values) - NAMES.keys())
     if not others:
-        return values
+        named = zip(rows, values, strict=True)
+        return [row._replace(split=value) if value else row for row, value in named]
     if column or len(others) < len(set(values)):
         shown = ", ".join(map(repr, others[:5]))
         message = (
@@ -86,7 +90,7 @@ def of_column(
             f"'{name}: OLD=NEW' says which one a word means)"
         )
         problems.append(f.error("BUILD-SPLIT-NAME", name, message, values=others[:20]))
-    return [""] * len(rows)
+    return rows
 
 
 def settle(
@@ -95,7 +99,7 @@ def settle(
     """Return the items with the folder that each becomes part of ("" where the source holds out
     nothing), and what is said of it. Clips below train/ and test/ name the split of items without
     one; an item to train on whose clip lies in a held-out folder joins the `problems`."""
-    root = files.repo if isinstance(files, Repository) else os.path.abspath(files.root)
+    root = files.repo or os.path.abspath(files.root)
 
     known: dict[str, str] = {}  # folder of clips -> what it, or one around it, calls their split
     by_media = []  # the same of each item
@@ -103,7 +107,7 @@ def settle(
         folders = [os.path.dirname(getattr(file, "key", str(file))) for file in item.files]
         for folder in folders:
             if folder not in known:
-                path = folder if isinstance(files, Repository) else os.path.abspath(folder)
+                path = folder if files.repo else os.path.abspath(folder)
                 is_below = path.startswith(f"{root}/")
                 known[folder] = of_folders(f"{path[len(root) + 1 :]}/") if is_below else ""
         called = [known[folder] for folder in folders if known[folder]]
@@ -219,7 +223,7 @@ def split(items: dict[str, Item], plan: Plan, source: dict[str, str]) -> dict[st
     if wrong:
         clips = len(set(source.values()))
         message = f"got {clips} different clips and the share {plan.eval_fraction:g}, {wrong}"
-        fits = next((one for one in SHARES if _fits(items, plan, one, source)), None)
+        fits = fitting(items, plan, source)
         fix = Fix(flags={"--eval-fraction": fits}) if fits else ""
         raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, fix)
     return {"train": train, "eval": held_out}
@@ -305,16 +309,16 @@ def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[st
     return strata
 
 
-def _fits(items: dict[str, Item], plan: Plan, share: float, source: dict[str, str]) -> bool:
-    """Return whether a share leaves records on either side, at most half of them held out."""
-    train, held_out = _sides(items, replace(plan, eval_fraction=share), source)
-    return bool(train) and 0 < len(held_out) <= MOST_HELD_OUT * len(items)
-
-
-def fraction(kept: dict[str, Item], plan: Plan) -> float:
-    """Return a share of the clips that can be held out, near a tenth; 0 when there is none."""
-    source = filmed_from(kept)
-    return next((share for share in SHARES if _fits(kept, plan, share, source)), 0)
+def fitting(
+    items: dict[str, Item], plan: Plan, source: dict[str, str], shares: Sequence[float] = SHARES
+) -> float:
+    """Return the first share that leaves records on either side, at most half of them held out; 0
+    when there is none."""
+    for share in shares:
+        train, held_out = _sides(items, replace(plan, eval_fraction=share), source)
+        if train and 0 < len(held_out) <= MOST_HELD_OUT * len(items):
+            return share
+    return 0
 
 
 def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
@@ -327,7 +331,7 @@ def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
     everything = balance(item.turns for item in kept.values())
     first = ""
     for share in (plan.eval_fraction, *(one for one in LARGER_SHARES if one > plan.eval_fraction)):
-        if first and not _fits(kept, plan, share, source):
+        if first and not fitting(kept, plan, source, [share]):
             continue
         _, ids = _sides(kept, replace(plan, eval_fraction=share), source)
         held_out = balance(kept[name].turns for name in ids)
@@ -342,15 +346,7 @@ def filmed_from(items: dict[str, Item]) -> dict[str, str]:
     """Return what each item was filmed from: the same text for items that share a medium, a part of
     it or a copy of it, be it through others. Items without media belong together when they ask the
     same."""
-    above: dict[str, str] = {}  # what was seen with another: of each group one stands at the top
-
-    def top(key: str) -> str:
-        above.setdefault(key, key)
-        while above[key] != key:
-            above[key] = above[above[key]]
-            key = above[key]
-        return key
-
+    above: dict[str, str] = {}
     # Copies are clips and images of one content, which is read where two have one size. Pictures of
     # videos are none: one may be black in all of them.
     real = functools.cache(os.path.realpath)
@@ -371,8 +367,16 @@ def filmed_from(items: dict[str, Item]) -> dict[str, str]:
         keys = keys or [" ".join(turn.text for turn in item.turns[:-1])]
         first[name], *others = [*keys, *item.groups]
         for other in others:
-            above[top(other)] = top(first[name])
-    return {name: top(key) for name, key in first.items()}
+            above[_top(above, other)] = _top(above, first[name])
+    return {name: _top(above, key) for name, key in first.items()}
+
+
+def _top(above: dict[str, str], key: str) -> str:
+    """Return the one that stands for all that `key` was seen with, be it through others. `above`:
+    what each was seen with."""
+    while key in above and above[key] != key:
+        above[key] = key = above.get(above[key], above[key])
+    return key
 
 
 def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding]) -> dict[str, str]:
@@ -397,25 +401,17 @@ def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding])
     above: dict[str, str] = {}
     pairs = []
     for number, like in looks.alike(reports, reports).items():
-        one, other = (recordings[names[place]] for place in (number, like))
-        while one in above:
-            one = above[one]
-        while other in above:
-            other = above[other]
+        one, other = (_top(above, recordings[names[place]]) for place in (number, like))
         if one != other:
             above[one] = other
             pairs.append(f"{Path(names[number]).name} and {Path(names[like]).name}")
     if not pairs:
         return source
-    together = {}
-    for name, one in source.items():
-        while one in above:
-            one = above[one]
-        together[name] = one
+    together = {name: _top(above, one) for name, one in source.items()}
     if plan.folds:
         does_fit = len(set(together.values())) >= plan.folds
     else:
-        does_fit = _fits(items, plan, plan.eval_fraction, together)
+        does_fit = fitting(items, plan, together, [plan.eval_fraction]) > 0
     message = f"got clips or pictures that look alike: {', '.join(pairs[:5])}"
     message += ", ..." if pairs[5:] else ""
     if does_fit:

@@ -17,7 +17,8 @@ from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.records import parse
-from cosmos_reason.data.samples import PAIRS, Media, Sample, alike, spelling
+from cosmos_reason.data.samples import Media, Sample
+from cosmos_reason.data.turns import PAIRS, alike, spelling
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.files import ClipReport
 

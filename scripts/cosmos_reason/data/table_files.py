@@ -15,13 +15,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import label_tools
-from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.samples import DateCell, names_medium
 from cosmos_reason.data.source_files import Folder, Held
+from cosmos_reason.data.turns import DateCell
+from cosmos_reason.media.files import names_medium
+
+if TYPE_CHECKING:
+    from cosmos_reason.data.json_stream import JsonRecords
 
 DELIMITED = (".csv", ".tsv")
 SEPARATORS = ",;\t|"
@@ -87,6 +90,8 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
         rows = _array_rows(path)
         if rows:
             return Rows(path, enumerate(rows))
+    from cosmos_reason.data.json_stream import JsonRecords
+
     return JsonRecords(path)
 
 
@@ -106,7 +111,6 @@ def _array_rows(path: Path) -> list[dict]:
         return []
     if not all(isinstance(row, list) and len(row) == len(names) for row in rows):
         return []
-    _refuse_data_as_names(path, names)
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -142,14 +146,20 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int, dict]]:
-    """Yield (its number, row) of the lines below the first that holds something. Raises
-    ValueError."""
+    """Yield (its number, row) of the lines below the first that holds something. Raises ValueError,
+    and Failure where that is a record: it names a clip or a picture."""
     numbered = enumerate(lines, 1)
     names = next((cells for _, cells in numbered if any(cells)), [])
     for column, times in Counter(names).items():
         if times > 1:
             raise ValueError(f"the column {column!r} twice")
-    _refuse_data_as_names(path, names)
+    media = [name for name in names if names_medium(name.strip())]
+    if media:
+        message = (
+            f"got {media[0]!r} among the names of the columns, so the first row is a record; "
+            "write a row with a name for each column above it"
+        )
+        raise f.bad_input("BUILD-TABLE", path, message)
     for number, cells in numbered:
         if any(cells[len(names) :]):
             raise ValueError(f"more cells than the header has in row {number}")
@@ -288,17 +298,6 @@ def _shown(cell) -> str:
     if seconds or "s" in cell.number_format.lower():
         return f"{hours}:{minutes:02}:{seconds:09.6f}".rstrip("0").rstrip(".")
     return f"{hours}:{minutes:02}"
-
-
-def _refuse_data_as_names(path: Path, names: list[str]) -> None:
-    """Raise Failure where the first row is a record: it names a clip or a picture."""
-    media = [name for name in names if names_medium(name.strip())]
-    if media:
-        message = (
-            f"got {media[0]!r} among the names of the columns, so the first row is a record; "
-            "write a row with a name for each column above it"
-        )
-        raise f.bad_input("BUILD-TABLE", path, message)
 
 
 def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:

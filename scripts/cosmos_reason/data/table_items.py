@@ -9,7 +9,6 @@ import posixpath
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,33 +25,32 @@ from cosmos_reason.data.items import (
     TRUTH,
     UNNAMED,
     Item,
+    Named,
     Reading,
     Records,
     Row,
+    Table,
     ask,
     by_row,
     joined_turns,
     name_of,
     one_per_id,
     refuse_unused,
-    worded,
 )
 from cosmos_reason.data.record_checks import CHECKS, damaged
-from cosmos_reason.data.records import TAG
 from cosmos_reason.data.roles import Column, cell_text
-from cosmos_reason.data.samples import (
+from cosmos_reason.data.source_files import Folder, Held, Medium
+from cosmos_reason.data.turns import (
+    TAG,
     DateCell,
-    Media,
     Turn,
     alike,
     bare_thought,
     in_one_form,
     is_void,
-    names_medium,
     untagged,
 )
-from cosmos_reason.data.source_files import Folder, Held, Medium
-from cosmos_reason.media.files import IMAGE_SUFFIXES
+from cosmos_reason.media.files import IMAGE_SUFFIXES, names_medium
 
 COLUMNS_NAMED = 40
 TEXT_ROLES = ("id", "question", "answer", "reasoning", "annotator")
@@ -74,65 +72,42 @@ LONGEST_KIND = 40  # characters of one word
 FOLDER = "folder"  # stands for a column: the names of the folders of tables
 
 
-def labelled_by_folder(files: Folder, split: str) -> list[Row]:
-    """Return one row per medium of a source without tables, whose folder names are the labels."""
-    rows = []
-    for name in files.names:
-        if not names_medium(name):
-            continue
-        if split and split not in name.split("/"):
-            continue
-        label = posixpath.basename(posixpath.dirname(name))
-        rows.append(Row({"video": name, "answer": label}, "", name, len(rows)))
-    labels = {row.values["answer"] for row in rows}
-    are_splits = all(map(split_names.exact, labels))
-    if len(labels) < 2 or "" in labels or are_splits:
-        message = f"got {len(rows)} media files in {len(labels)} folders and no labels; "
-        message += "write a table labels.csv beside them (video,label), or put them into one "
-        message += "folder per label"
-        raise f.bad_input("BUILD-NO-LABELS", files.root, message)
-    return rows
-
-
-def items(
-    rows: list[Row],
-    files: Folder,
-    reading: Reading,
-    problems: list[f.Finding],
-    splits: list[str],
-) -> Records:
+def items(rows: list[Row], files: Folder, reading: Reading, problems: list[f.Finding]) -> Records:
     """Return an item for each question of each row: what its columns are is declared or known by
-    their names (`roles`), the question is the row's own, or made of templates or of the labels, and
-    `splits` say what a row's split is called.
+    their names (`roles`), the question is the row's own, or made of templates or of the labels.
 
     What is wrong joins the `problems`, and reading goes on, so that one run says all.
     """
+    if reading.fields:  # of an object, which are the answers then
+        from cosmos_reason.data import nested_rows
+
+        plain, column = nested_rows.with_fields([row.values for row in rows], reading.fields)
+        rows = [row._replace(values=values) for row, values in zip(rows, plain, strict=True)]
+        others = tuple(one for one in reading.columns if one.role != "answer")
+        reading = replace(reading, columns=(*others, Column(column, "answer", source="--fields")))
     for column, meanings in reading.values.items():
         rows = _with_values(rows, column, meanings, problems)
     if reading.absent:
-        _, chosen = _table(rows, reading, [])  # what is wrong is told below
-        named = _media(rows, chosen, files, [])[0]
         from cosmos_reason.data import absent_events
 
-        asking = (rows, splits, named, chosen, reading, problems)
-        rows, splits, reading = absent_events.asked(*asking)
-        made, columns, unused, _ = _items_of(rows, files, reading, problems, splits)
-        events = [one for one in chosen if one.role == "answer"]
-        return Records(
-            made, [*events, *(one for one in columns if one.role != "answer")], unused, []
-        )
+        table = _table(rows, reading, [])  # what is wrong is told below
+        table.media = _media(table, files, [])
+        rows, reading = absent_events.asked(table, reading, problems)
+        made, columns, unused, _ = _items_of(rows, files, reading, problems)
+        events = [one for one in table.columns if one.role == "answer"]
+        columns = [*events, *(one for one in columns if one.role != "answer")]
+        return Records(made, columns, unused, [])
     if not reading.asks:
-        return _items_of(rows, files, reading, problems, splits)
+        return _items_of(rows, files, reading, problems)
     made = []
     columns: dict[Column, None] = {}
     unused: dict[str, int] = {}  # column -> questions that have no use for it
     for answered, template in reading.asks:
-        there = [place for place, row in enumerate(rows) if cell_text(row.values.get(answered))]
+        there = [row for row in rows if cell_text(row.values.get(answered))]
         if len(there) < len(rows) and there:
             message = f"got nothing in {answered} of {len(rows) - len(there)} rows: not asked there"
             told = f.info("BUILD-ASK-EMPTY", answered, message, count=len(rows) - len(there))
             problems.append(told)
-        there = there or list(range(len(rows)))  # told as a column that there is not, or empty
         others = [one for one in reading.columns if one.role not in ("question", "answer")]
         saved = reading.saved
         if saved is not None:
@@ -140,8 +115,8 @@ def items(
         others += [Column(answered, "answer", source="--ask")]
         alone = replace(reading, columns=tuple(others), saved=saved, question=template, asks=())
         found: list[f.Finding] = []
-        here = [rows[place] for place in there]
-        asked = _items_of(here, files, alone, found, [splits[place] for place in there], True)
+        # Of a column that there is not, or that is empty, all rows are told.
+        asked = _items_of(there or rows, files, alone, found, is_asked=True)
         made += [one._replace(name=f"{one.name}-{answered}") for one in asked.items]
         # Every question meets the same clips: what is wrong with them is told once.
         problems += [
@@ -151,23 +126,26 @@ def items(
         for name in asked.unused:
             unused[name] = unused.get(name, 0) + 1
     left = [name for name, questions in unused.items() if questions == len(reading.asks)]
-    problems += _unused(rows, {name: [] for name in left}, left)
+    problems += _unused(Table(rows, {name: [] for name in left}), left)
     return Records(made, list(columns), left, [])
 
 
-def _unused(
-    rows: list[Row],
-    cells: roles.Cells,
-    names: list[str],
-    times: Sequence[str] = (),
-    offered: Sequence[str] = (),
-) -> list[f.Finding]:
+def _unused(table: Table, names: list[str]) -> list[f.Finding]:
     """Report the columns without a role by their names: a warning where one may mean more than it
-    says, as `times` do, whatever they are called. `offered` may be the options that the answers are
-    letters or numbers of."""
+    says, by its name or since it tells rows of one clip and question apart; an error where these
+    have several answers."""
+    found = []
+    times = [name for name in names if roles.meaning(name) == roles.TIME]
+    if table.media and "start" not in table.first:  # of several questions each has looked itself
+        from cosmos_reason.data import parts
+
+        times = times or parts.unnamed_times(table, names)
+        if times and table.first["answer"].name:
+            found = parts.contradictions(table, times)
+    offered = [] if any(table.options) else roles.offered(table.cells, names, table.answers)
     names = [name for name in names if name not in RATES]  # which are read beside pictures
     if not names:
-        return []
+        return found
     message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
     if names[COLUMNS_NAMED:]:
         message += f" and {len(names) - COLUMNS_NAMED} more"
@@ -179,7 +157,9 @@ def _unused(
             continue
         message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
         if meant == roles.TIME:
-            words = [f"--column {shlex.quote(role)}" for role in roles.time_roles(cells, alike)]
+            words = [
+                f"--column {shlex.quote(role)}" for role in roles.time_roles(table.cells, alike)
+            ]
             if words:
                 message += f": {' '.join(words)} cuts the parts out (start is seconds, others are "
                 message += "start_ms and start_frame)"
@@ -193,7 +173,8 @@ def _unused(
         meanings |= dict.fromkeys(offered, "an option")
     severity = f.WARNING if meanings else f.INFO
     data = {"columns": names, "meanings": meanings}
-    return [f.Finding("BUILD-COLUMN-UNUSED", severity, rows[0].where, message, Fix(), data)]
+    where = table.rows[0].where
+    return [*found, f.Finding("BUILD-COLUMN-UNUSED", severity, where, message, Fix(), data)]
 
 
 def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
@@ -229,21 +210,32 @@ def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
 
 
 def _table(
-    rows: list[Row], reading: Reading, problems: list[f.Finding]
-) -> tuple[roles.Cells, list[Column]]:
-    """Return what stands in the columns of all rows, and the columns that have a role."""
+    rows: list[Row], reading: Reading, problems: list[f.Finding], is_asked: bool = False
+) -> Table:
+    """Return the rows with the roles of their columns, and what they say as text. Questions of rows
+    that are asked another have no use, nor have splits that hold nothing out."""
     names = dict.fromkeys(name for row in rows for name in row.values)
     cells = {name: [row.values.get(name) for row in rows] for name in names}
     has_folders = FOLDER not in cells and len({row.folder for row in rows}) > 1
     folders = [posixpath.basename(row.folder) for row in rows]
     if has_folders and FOLDER in {one.name for one in reading.saved or ()}:
         cells[FOLDER] = folders
-    chosen = roles.resolve(cells, reading.columns, reading.saved, problems)
-    if has_folders and all(one.role != "answer" for one in chosen):
+    columns = roles.resolve(cells, reading.columns, reading.saved, problems)
+    if has_folders and all(one.role != "answer" for one in columns):
         cells[FOLDER] = folders
-        chosen.append(Column(FOLDER, "answer", source="folders named by the label"))
-    roles.require(cells, chosen, problems)
-    return cells, chosen
+        columns.append(Column(FOLDER, "answer", source="folders named by the label"))
+    if not {"answer", "media"} <= {one.family for one in columns}:
+        roles.require(cells, columns, problems)
+    useless = {"question"} if is_asked else set()
+    if not any(row.split for row in rows):
+        useless.add("split")
+    columns = [one for one in columns if one.role not in useless]
+    first = {one.role: one for one in reversed(columns)}
+    texts = {role: [""] * len(rows) for role in TEXT_ROLES}
+    for role in TEXT_ROLES:
+        if role in first and first[role].name in cells:
+            texts[role] = [cell_text(value) for value in cells[first[role].name]]
+    return Table(rows, cells, columns, first, texts, [{}] * len(rows))
 
 
 def _with_values(
@@ -280,124 +272,99 @@ def _items_of(
     files: Folder,
     reading: Reading,
     problems: list[f.Finding],
-    splits: list[str],
     is_asked: bool = False,
 ) -> Records:
     """Return one item per row. `is_asked`: by a question of its own, whatever questions the rows
     hold."""
-    cells, chosen = _table(rows, reading, problems)
-    if is_asked:
-        chosen = [one for one in chosen if one.role != "question"]
-    if not any(splits):  # told as a column that is not used
-        chosen = [one for one in chosen if one.role != "split"]
-    columns = {one.role: one for one in reversed(chosen)}  # the first of each role
-    used = {one.name for one in chosen} | set(PLACE.findall(reading.question))
-    unused = [name for name in cells if name not in used and any(map(cell_text, cells[name]))]
-    if unused and not any(splits) and reading.saved is None:
-        problems += _unnamed_split(cells, unused)
-    texts = {role: [""] * len(rows) for role in TEXT_ROLES}
-    for role in TEXT_ROLES:
-        if role in columns and columns[role].name in cells:
-            texts[role] = [cell_text(value) for value in cells[columns[role].name]]
-    refused: list[f.Finding] = []
-    options: list[dict] = [{}] * len(rows)
-    answers = list(texts["answer"])
-    if "options" in columns:
-        options, answers = _chosen_options(rows, answers, chosen, refused)
-    problems += _damage(rows, chosen, columns, texts, options)
-    # Answers that choose an option stay as they are; others are trained in one form each.
-    free = [place for place, offered in enumerate(options) if not offered]
-    formed = in_one_form([answers[place] for place in free])
+    # Which column is what.
+    table = _table(rows, reading, problems, is_asked)
+    used = {one.name for one in table.columns} | set(PLACE.findall(reading.question))
+    free = {name: cells for name, cells in table.cells.items() if name not in used}
+    unused = [name for name, cells in free.items() if any(map(cell_text, cells))]
+    if unused and reading.saved is None and not any(row.split for row in rows):
+        problems += _unnamed_split(table.cells, unused)
+
+    # Answers, each in one form; those that choose an option stay as they are.
+    refused: list[f.Finding] = []  # of single rows, the first of which is told
+    table.answers = list(table.texts["answer"])
+    if "options" in table.first:
+        _take_options(table, refused)
+    problems += _damage(table)
+    free = [place for place, offered in enumerate(table.options) if not offered]
+    formed = in_one_form([table.answers[place] for place in free])
     told = []
     for place, form in zip(free, formed, strict=True):
-        if form != answers[place]:
-            told.append((rows[place], f"{answers[place]!r} is trained as {form!r}"))
-            answers[place] = form
+        if form != table.answers[place]:
+            told.append((rows[place], f"{table.answers[place]!r} is trained as {form!r}"))
+            table.answers[place] = form
     if told:
         problems.append(by_row("BUILD-ANSWER-FORM", f.INFO, told))
-    shown = _media(rows, chosen, files, problems)
-    are_timed = any(one.role in ("start", "end") and one.name for one in chosen)
-    for number, media in enumerate(shown if are_timed else ()):
+
+    # Clips, and the parts of them that times name.
+    table.media = _media(table, files, problems)
+    if any(one.role in ("start", "end") and one.name for one in table.columns):
         from cosmos_reason.data import parts
 
-        parted = (rows, media, cells, chosen, files, reading.skip_missing, problems)
-        shown[number] = f.attempt(problems, parts.of_rows, *parted) or media
-    media = list(zip(*shown, strict=True))
-    asking = (rows, texts["question"], answers, options, shown[0], reading, cells, chosen)
-    asked = f.attempt(problems, _questions, *asking) or texts["question"]
-    times = [name for name in unused if roles.meaning(name) == roles.TIME]
-    if unused and "start" not in columns:
-        from cosmos_reason.data import parts
+        for number, media in enumerate(table.media):
+            parted = (table, media, files, reading.skip_missing, problems)
+            table.media[number] = f.attempt(problems, parts.of_rows, *parted) or media
+    clips = list(zip(*table.media, strict=True))  # of each row
 
-        times = times or parts.unnamed_times(shown[0], asked, unused, cells)
-        if times and columns["answer"].name:
-            of_times = (shown[0], texts["answer"], asked, times, cells)
-            problems += parts.contradictions(*of_times)
-    offered = roles.offered(cells, unused, answers) if unused and not any(options) else []
+    # Questions; only with them it is known what the columns without a role may mean.
+    table.questions = f.attempt(problems, _questions, table, reading) or table.texts["question"]
+    if unused:
+        problems += _unused(table, unused)
+
+    # Which of several annotators' answers count, and what stays on one side of a split.
     stays = [True] * len(rows)
-    if "annotator" in columns:
+    if "annotator" in table.first:
         from cosmos_reason.data import annotators
 
-        for number, one in enumerate(options):  # "B" and the text of B are one answer
-            meant = choices.meant(one, answers[number]) if one else ()
-            if len(meant) == 1:
-                answers[number] = meant[0]
-        units = [
-            (clip, question, tuple(one.items()))
-            for clip, question, one in zip(media, asked, options, strict=True)
-        ]
-        by = (asked, texts["annotator"], answers, reading.adjudicate, problems)
-        stays, answers = annotators.settled(rows, units, *by)
+        stays = annotators.settle(table, clips, reading.adjudicate, problems)
     elif reading.adjudicate:
         message = "got it without a column of annotators, expected --column annotator=NAME"
         problems.append(f.error("USAGE", "--adjudicate", message, "drop --adjudicate"))
-    turn = columns.get("turn")
-    if turn and ("id" not in columns or "annotator" in columns):
+    turn = table.first.get("turn")
+    if turn and ("id" not in table.first or "annotator" in table.first):
         message = (
             "got a column of turns, expected the column of what they are turns of, too (--column "
             "id=NAME), and none of annotators"
         )
         problems.append(f.error("BUILD-COLUMN", turn.name, message))
         turn = None
-    of_tags = [one.name for one in chosen if one.role == "tag"]
-    groups: list[tuple[str, ...]] = [()] * len(rows)
-    of_groups = [one.name for one in chosen if one.role == "group" and one.name]
-    for name in of_groups:  # cells that differ in case or blanks are one group
-        for place, text in enumerate(in_one_form([cell_text(value) for value in cells[name]])):
-            groups[place] += (f"{name}={text}",) if text else ()
-    without = [row for row, of_row in zip(rows, groups, strict=True) if not of_row]
-    if of_groups and without:
-        message = f"got no {' or '.join(of_groups)}, so its clip is a group of its own"
-        problems.append(by_row("BUILD-GROUP-EMPTY", f.WARNING, [(row, message) for row in without]))
+    groups = [()] * len(rows)
+    if "group" in table.first:
+        groups = _groups(table, problems)
+
     made: list[tuple[Item, Row]] = []
+    of_tags = [one.name for one in table.columns if one.role == "tag"]
     for number, row in enumerate(rows):
         if not stays[number]:
             continue
-        question, answer = asked[number], answers[number]
+        question, answer = table.questions[number], table.answers[number]
         if "<" in question:
             question = TAG.sub("", question)  # the record's own tags are written before it
         if "<answer>" in answer and "<answer>" not in question:
             answer = untagged(answer)
-        if options[number]:
+        if offered := table.options[number]:
             try:
-                question, answer = choices.written_into(question, options[number], answer)
-                right = options[number].get(answer)
-                same = [letter for letter, text in options[number].items() if text == right]
+                question, answer = choices.written_into(question, offered, answer)
+                same = [one for one, text in offered.items() if text == offered.get(answer)]
                 if same[1:]:
-                    message = f"got the right option {right!r} as {' and '.join(same)}"
+                    message = f"got the right option {offered[answer]!r} as {' and '.join(same)}"
                     raise ValueError(f"{message}, expected one right letter")
             except ValueError as problem:
                 refused.append(f.error("BUILD-OPTIONS", row.where, str(problem)))
                 continue
-        named = media[number]
+        named = clips[number]
         if named[1:]:  # an empty cell beside a clip names none
             named = tuple(one for one in named if one[1] != UNNAMED) or named[:1]
-        if not named or not all(medium for _, medium in media[number]):
+        if not named or not all(medium for _, medium in clips[number]):
             continue
-        unnamed = f"row-{row.number}"
-        reasoning = texts["reasoning"][number]
-        if reasoning and "</think>" in bare_thought(reasoning):
-            message = f"got an answer behind the reasoning in {columns['reasoning'].name}: "
+        reasoning = table.texts["reasoning"][number]
+        reasoning = bare_thought(reasoning) if reasoning else ""
+        if "</think>" in reasoning:
+            message = f"got an answer behind the reasoning in {table.first['reasoning'].name}: "
             message += "write them into columns of their own (--convert)"
             refused.append(f.error("BUILD-REASONING", row.where, message))
             continue
@@ -405,38 +372,46 @@ def _items_of(
         for name in of_tags:
             value = row.values.get(name)
             tags += map(str, value) if isinstance(value, list) else filter(None, [cell_text(value)])
+        unnamed = f"row-{row.number}"
         item = Item(
-            texts["id"][number] or name_of(named[0][1], files, unnamed) or unnamed,
+            table.texts["id"][number] or name_of(named[0][1], files, unnamed) or unnamed,
             named,
             (Turn("user", question), Turn("assistant", answer)),
-            bare_thought(reasoning) if reasoning else "",
+            reasoning,
             tags=tuple(tags),
-            split=splits[number],
+            split=row.split,
             groups=groups[number],
         )
         made.append((item, row))
-    whole = [item for item, _ in made]
-    if turn:
-        whole = joined_turns(made, turn.name, problems)
+    whole = joined_turns(made, turn.name, problems) if turn else [item for item, _ in made]
     problems += one_per_id(refused)
-    if unused:
-        problems += _unused(rows, cells, unused, times, offered)
-    return Records(whole, chosen, unused, [])
+    return Records(whole, table.columns, unused, [])
 
 
-def _chosen_options(
-    rows: list[Row], answers: list[str], chosen: list[Column], refused: list[f.Finding]
-) -> tuple[list[dict], list[str]]:
-    """Return the options of each row, in one column or in columns of their own, and its answer, by
-    its letter where it is the number of an option or the name of its column."""
-    columns = [one for one in chosen if one.role == "options" and one.name]
-    options: list[dict] = [{}] * len(rows)
-    lettered = list(answers)
+def _groups(table: Table, problems: list[f.Finding]) -> list[tuple[str, ...]]:
+    """Return the groups of each row (camera=3); cells that differ in case or blanks are one."""
+    groups: list[tuple[str, ...]] = [()] * len(table.rows)
+    names = [one.name for one in table.columns if one.role == "group" and one.name]
+    for name in names:
+        for place, text in enumerate(in_one_form([*map(cell_text, table.cells[name])])):
+            groups[place] += (f"{name}={text}",) if text else ()
+    without = [row for row, of_row in zip(table.rows, groups, strict=True) if not of_row]
+    if names and without:
+        message = f"got no {' or '.join(names)}, so its clip is a group of its own"
+        problems.append(by_row("BUILD-GROUP-EMPTY", f.WARNING, [(row, message) for row in without]))
+    return groups
+
+
+def _take_options(table: Table, refused: list[f.Finding]) -> None:
+    """Take the options of each row, in one column or in columns of their own, into the table, and
+    its answer by its letter, where it is the number of an option or the name of its column."""
+    columns = [one for one in table.columns if one.role == "options" and one.name]
+    options, lettered = table.options, table.answers
     names = [one.name for one in columns]
-    for place, row in enumerate(rows):
+    for place, row in enumerate(table.rows):
         try:
             if names[1:]:
-                found = choices.of_columns(row.values, names, answers[place])
+                found = choices.of_columns(row.values, names, lettered[place])
                 options[place], lettered[place] = found
             else:
                 value = row.values.get(names[0])
@@ -445,23 +420,18 @@ def _chosen_options(
                 options[place] = choices.of_value(value)
         except ValueError as problem:
             refused += f.bad_input("BUILD-OPTIONS", row.where, str(problem)).findings
-    answered = next(one for one in chosen if one.role == "answer")
-    where = [row.where for row in rows]
+    answered = table.first["answer"]
+    where = [row.where for row in table.rows]
     numbered = (options, lettered, answered.name, answered.numbered_from, where)
-    return options, f.attempt(refused, choices.letters, *numbered) or lettered
+    table.answers = f.attempt(refused, choices.letters, *numbered) or lettered
 
 
-def _damage(
-    rows: list[Row],
-    chosen: list[Column],
-    columns: dict[str, Column],
-    texts: dict[str, list[str]],
-    options: list[dict],
-) -> list[f.Finding]:
+def _damage(table: Table) -> list[f.Finding]:
     """Return what programs did to the texts on their way into the table, and what is missing."""
     found = []
+    rows, texts = table.rows, table.texts
     # Sets call the kind of reasoning that a question takes by the name of the reasoning itself.
-    thought = columns.get("reasoning")
+    thought = table.first.get("reasoning")
     words = list(dict.fromkeys(text for text in texts["reasoning"] if text))
     are_words = all(len(text) <= LONGEST_KIND and len(text.split()) == 1 for text in words)
     if words and are_words and thought.source == roles.BY_NAME:
@@ -473,7 +443,7 @@ def _damage(
             f"--column {shlex.quote(f'ignore={name}')}"
         )
         found.append(f.error("BUILD-REASONING", rows[0].where, message))
-    answered = columns["answer"].name
+    answered = table.first["answer"].name
     empty = [row for row, answer in zip(rows, texts["answer"], strict=True) if not answer]
     if answered and empty:
         message = f"got no {answered}, expected an answer: write it, or remove the row"
@@ -482,13 +452,13 @@ def _damage(
     for role in ("answer", "question", "reasoning"):
         void = [
             (row, text)
-            for row, text, offered in zip(rows, texts[role], options, strict=True)
+            for row, text, offered in zip(rows, texts[role], table.options, strict=True)
             if text and is_void(text) and text not in offered.values()
         ]
         if void:
             (first, text), *others = void
             message = (
-                f"got {text} in {columns[role].name}, which programs write for no value, "
+                f"got {text} in {table.first[role].name}, which programs write for no value, "
                 f"expected the {role}: write it (in other letters, where it is meant), or remove "
                 "the row"
             )
@@ -497,7 +467,7 @@ def _damage(
     known: dict[str, tuple[str, str] | None] = {}  # texts repeat
     for place, row in enumerate(rows):
         here = [texts[role][place] for role in ("question", "answer", "reasoning")]
-        for text in [*here, *map(str, options[place].values())]:
+        for text in [*here, *map(str, table.options[place].values())]:
             if text not in known:
                 known[text] = damaged(text)
             if known[text]:
@@ -512,7 +482,7 @@ def _damage(
     # the answers beside it are such pairs of numbers; a warning for texts that look like one.
     dates: dict[str, list[tuple[Row, str]]] = defaultdict(list)
     are_pairs = any(map(PAIR.fullmatch, texts["answer"]))
-    for one in chosen:
+    for one in table.columns:
         if one.role not in ("answer", "options"):
             continue
         for row in rows:
@@ -536,9 +506,7 @@ def _damage(
     return found
 
 
-def _media(
-    rows: list[Row], chosen: list[Column], files: Folder, problems: list[f.Finding]
-) -> list[list[tuple[str, Medium | None]]]:
+def _media(table: Table, files: Folder, problems: list[f.Finding]) -> list[list[Named]]:
     """Return (kind, medium) of every row, for each column of media: UNNAMED in an empty cell, None
     where what stands there is refused or no column is known. A cell names a file, a list of
     pictures, or a folder of them, whose rate stands in the row."""
@@ -546,11 +514,11 @@ def _media(
     shown = []
     # (name, pictures, rate, folder) -> medium: rows often share a clip
     known: dict[tuple, Medium | None] = {}
-    for one in chosen:
+    for one in table.columns:
         if one.role not in roles.MEDIA:
             continue
-        media: list[tuple[str, Medium | None]] = []
-        for row in rows:
+        media: list[Named] = []
+        for row in table.rows:
             kind = "image" if one.role == "image" else "video"
             medium = UNNAMED if one.name else None
             value = row.values.get(one.name)
@@ -573,10 +541,10 @@ def _media(
                         break
                 meant = (value, pictures, fps, row.folder)
                 if known.get(meant) is None:  # each row that is refused is counted
-                    named = Media(kind, value, pictures, fps)
+                    named = (files, kind, value, row.folder, pictures, fps)
                     known[meant] = None
                     try:
-                        known[meant] = source_files.find_video(files, named, row.folder)
+                        known[meant] = source_files.find_medium(*named)
                     except f.Failure as failure:
                         refused += failure.findings
                 medium = known[meant]
@@ -589,35 +557,27 @@ def _media(
         made = source_files.transcoded(files, known.values(), problems)
         shown = [[(kind, made.get(one, one)) for kind, one in media] for media in shown]
     problems += one_per_id(refused)
-    return shown or [[("video", None)] * len(rows)]
+    return shown or [[("video", None)] * len(table.rows)]
 
 
-def _questions(
-    rows: list[Row],
-    stated: list[str],
-    answers: list[str],
-    options: list[dict],
-    media: list[tuple[str, Medium | None]],
-    reading: Reading,
-    cells: roles.Cells,
-    chosen: list[Column],
-) -> list[str]:
+def _questions(table: Table, reading: Reading) -> list[str]:
     """Return the question of every row: its own, or one for all labels without; rows that bring
     options are asked it without the labels in words."""
+    stated, cells = table.texts["question"], table.cells
     unasked = [number for number, question in enumerate(stated) if not question]
     if not unasked:
         refuse_unused(reading, ("question",), "rows that hold their questions")
         return stated
-    label = next(one.name for one in chosen if one.role == "answer")
+    label = table.first["answer"].name
     if not label:  # told already
         return stated
     if not reading.question and len(unasked) == len(stated):
-        likely = roles.asking(cells, chosen)
+        likely = roles.asking(cells, table.columns)
         if likely:
             message = f"got no question, and {likely}, whose texts all ask something"
             fix = Fix(flags={"--column": f"question={likely}"})
             raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
-    labels = [answers[number] for number in unasked]
+    labels = [table.answers[number] for number in unasked]
     words = {alike(text): text for text in labels}
     if len(words) > 2 and words.keys() <= TRUTH:  # y beside yes, 1 beside TRUE
         message = (
@@ -640,12 +600,11 @@ def _questions(
             "answer (--fields), and the question that they answer (--question)"
         )
         raise f.bad_input("BUILD-QUESTION", "--question", message)
-    kind, _ = media[unasked[0]]
-    is_choice = any(options[number] for number in unasked)
-    plain = ask(reading.question, names, labels, kind, is_choice)
-    form = ""
-    if len(names) == 1:
-        form = worded(plain, names, labels)[len(plain) :]
+    kind, _ = table.media[0][unasked[0]]
+    is_choice = any(table.options[number] for number in unasked)
+    plain, form = ask(reading.question, names, labels, kind, is_choice)
+    if len(names) > 1:
+        form = ""
     places = PLACE.findall(plain)
     for name in places:
         if name not in cells:
@@ -660,8 +619,10 @@ def _questions(
             text = cell_text(cells[name][number])
             filled = filled.replace(f"{{{name}}}", text)
             if not text:
-                empty.append((rows[number], f"got nothing in {name}, which the question names"))
-        questions[number] = filled if options[number] else filled + form
+                empty.append(
+                    (table.rows[number], f"got nothing in {name}, which the question names")
+                )
+        questions[number] = filled if table.options[number] else filled + form
     if empty:
         raise f.Failure(by_row("BUILD-QUESTION", f.ERROR, empty), f.EXIT_BAD_INPUT)
     return questions

@@ -8,12 +8,11 @@ import json
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import progress
@@ -26,13 +25,12 @@ from cosmos_reason.base.files import (
     write_text,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.formats import COSMOS_REASON, DAFT
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.roles import FILE
-from cosmos_reason.data.samples import thought_apart
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium
 from cosmos_reason.data.splits import CUTS, Plan
+from cosmos_reason.data.turns import thought_apart
 from cosmos_reason.media.files import content, conversion, frame_rate
 from cosmos_reason.spec.prompts import THOUGHT
 
@@ -59,6 +57,29 @@ class Placed(NamedTuple):
         return {"video": self.name, **rate}
 
 
+class Record(NamedTuple):
+    """What is written of an item: its media where they are, and its rate by the key of its kind."""
+
+    name: str
+    item: Item
+    media: list[tuple[str, Placed]]
+    rate: dict[str, float]
+
+
+@dataclass
+class Media:
+    """What became of the media of all splits. `here` are files of media that an earlier fold has:
+    linked, not brought again; `refused` what does not open, (record, finding) by the finding's id;
+    the records that name it are `left_out`."""
+
+    bar: Any
+    here: dict[Medium, Path] = field(default_factory=dict)
+    refused: dict[str, list[tuple[str, f.Finding]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    left_out: dict[str, None] = field(default_factory=dict)
+
+
 SHOWN = 5  # names that a message holds
 MENDED = 20  # files that one command names
 BY_CONVERSION = ("DATA-MEDIA-DEPTH", "DATA-MEDIA-ANIMATED")
@@ -78,27 +99,20 @@ def write(
 ) -> tuple[dict[str, int], list[f.Finding]]:
     """Write `folder` (mapping.yaml, train/ and, when something is held out, eval/) whole or not at
     all; records per split, and what is said of those left out. `splits`: what `planned` gives;
-    `agreement`: what annotators.settled says of each question.
+    `agreement`: what annotators.settle says of each question.
 
     Raises Failure when a medium cannot be linked, and with all that do not open.
     """
     folder = folder.resolve()  # a link to it stays
-    # What does not open: (record, finding) by the finding's id. The records that name it are left
-    # out where the plan says so, unless a conversion makes it readable.
-    refused: dict[str, list[tuple[str, f.Finding]]] = defaultdict(list)
-    left_out: dict[str, None] = {}
     counts = {}
-    here: dict[Medium, Path] = {}  # media that an earlier fold has: linked, not brought again
-    media = sum(
-        len({one for item in items.values() for one in item.media}) for items in splits.values()
-    )
-    bar = progress.bar(media, "bring clips", unit="clip", delay=progress.delay())
+    each = ({one for item in items.values() for one in item.media} for items in splits.values())
+    bar = progress.bar(sum(map(len, each)), "bring clips", unit="clip", is_quick=True)
+    media = Media(bar)
     with only_run(folder), whole_folder(folder) as root, bar:
         for name, items in splits.items():
-            brought = (refused, left_out, here, bar.update)
-            counts[name] = _write_split(items, root / name, plan, *brought)
+            counts[name] = _write_split(items, root / name, plan, media)
         total = len({name for of_split in splits.values() for name in of_split})
-        told = _unopened(refused, left_out, total, plan.skip_missing) if refused else []
+        told = _unopened(media, total, plan.skip_missing) if media.refused else []
         empty = [name for name, count in counts.items() if not count]
         if empty:
             message = f"got no clip that opens for {' and '.join(empty)}, expected one or more"
@@ -108,9 +122,9 @@ def write(
         # whole clips and groups; the splits of a source may show the same.
         is_named = any(item.split for items in splits.values() for item in items.values())
         for name in others if first == "train" and is_named else ():
-            from cosmos_reason.data import overlap
+            from cosmos_reason.data import annotations, overlap
 
-            pair = [(str(locate(root / one)), "") for one in (first, name)]
+            pair = [(str(annotations.locate(root / one)), "") for one in (first, name)]
             found = overlap.of_files(*pair, {})
             ids = [*found.ids[overlap.QUESTION], *found.ids[overlap.CLIP]] if found else []
             if ids:
@@ -146,17 +160,12 @@ def _names(folder: Path) -> str:
     return hashlib.sha256(b"\0".join(name for name in names if name != MARKER.encode())).hexdigest()
 
 
-def _unopened(
-    refused: dict[str, list[tuple[str, f.Finding]]],
-    left_out: dict[str, None],
-    total: int,
-    is_skipping: bool,
-) -> list[f.Finding]:
-    """Return what is said of media that do not open, of `total` records. Raises Failure unless all
-    of them are left out."""
+def _unopened(media: Media, total: int, is_skipping: bool) -> list[f.Finding]:
+    """Return what is said of media that do not open, of `total` records: these are left out where
+    the plan says so, unless a conversion makes them readable. Raises Failure for all others."""
     found = []
     everything = []
-    for id, problems in refused.items():
+    for id, problems in media.refused.items():
         names = [problem.where for _, problem in problems]
         everything += names
         _, first = problems[0]
@@ -175,8 +184,9 @@ def _unopened(
         found.append(f.Finding(id, severity, first.where, message, fix, data))
     if f.has_errors(found):
         raise f.Failure(found, f.EXIT_BAD_INPUT)
-    message = f"left out {len(left_out)} of {total} records, because their media do not open: "
-    data = {"record_ids": list(left_out)[: f.MAX_RECORD_IDS], "count": len(left_out)}
+    names = list(media.left_out)
+    message = f"left out {len(names)} of {total} records, because their media do not open: "
+    data = {"record_ids": names[: f.MAX_RECORD_IDS], "count": len(names)}
     data["files"] = everything[: f.MAX_RECORD_IDS]
     where = everything[0]
     return [f.warning("BUILD-MEDIA-SKIPPED", where, message + _some(everything), **data)]
@@ -190,45 +200,47 @@ def _some(names: list[str]) -> str:
 # -- media ---------------------------------------------------------------------------------------
 
 
-def _write_split(
-    items: dict[str, Item],
-    folder: Path,
-    plan: Plan,
-    refused: dict[str, list[tuple[str, f.Finding]]],
-    left_out: dict[str, None],
-    here: dict[Medium, Path],
-    brought: Callable[[], object],
-) -> int:
+def _write_split(items: dict[str, Item], folder: Path, plan: Plan, media: Media) -> int:
     """Write the records whose media open, and which times of which recording a clip shows, as
-    `overlap` reads it; how many they are. `here`: the files of media that the dataset has already,
-    to which those of this split are added; `brought` is called after each medium."""
+    `overlap` reads it; how many they are."""
     (folder / "media").mkdir(parents=True)
-    placed: dict[Medium, Placed | None] = {}
-    records = []
+    wanted: dict[Medium, tuple[str, str]] = {}  # what is first to name it, and as what
+    for name, item in items.items():
+        for kind, medium in item.media:
+            wanted.setdefault(medium, (name, kind))
+    placed: dict[Medium, Placed] = {}
     cuts = {}
-    with _cut_ahead(items, here) as parts:
-        for name, item in items.items():
-            for kind, medium in item.media:
-                if medium in placed:
-                    continue
-                source, mode = (here[medium], "link") if medium in here else (medium, plan.media)
-                if source in parts:
-                    source = replace(source, load=parts[source].result)
-                placed[medium] = None
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        # All cores cut the parts of local recordings meanwhile; what goes wrong is raised where
+        # one is placed.
+        parts = {
+            medium: pool.submit(medium.load)
+            for medium in wanted
+            if isinstance(medium, Held) and isinstance(medium.whole, Path)
+            if medium not in media.here
+        }
+        try:
+            for medium, (name, kind) in wanted.items():
+                source, mode = medium, plan.media
+                if medium in media.here:
+                    source, mode = media.here[medium], "link"
+                elif medium in parts:
+                    source = replace(medium, load=parts[medium].result)
                 try:
                     placed[medium] = found = _place(name, kind, source, folder, mode)
                 except f.Failure as failure:
                     for problem in failure.findings:
                         if problem.id not in UNOPENED:
                             raise
-                        if (name, problem) not in refused[problem.id]:  # an earlier fold had it
-                            refused[problem.id].append((name, problem))
+                        told = media.refused[problem.id]
+                        if (name, problem) not in told:  # an earlier fold had it
+                            told.append((name, problem))
                     continue
                 finally:
-                    brought()
+                    media.bar.update()
                 # A list of pictures is linked anew in each fold: it is no one file.
                 if str(found.name).startswith("media/"):
-                    here[medium] = folder / found.name
+                    media.here[medium] = folder / found.name
                 if isinstance(medium, Held) and medium.span:
                     recording, size = getattr(medium.whole, "key", ""), 0
                     if isinstance(medium.whole, Path):
@@ -236,21 +248,28 @@ def _write_split(
                     start, end = medium.span
                     times = {"start": start, "end": end}
                     cuts[found.name] = {"recording": recording, "bytes": size} | times
-            media = [(kind, placed[medium]) for kind, medium in item.media]
-            if not all(found for _, found in media):
-                left_out[name] = None
-                continue
-            rates = {found.fps for kind, found in media if kind == "video"}
-            if not item.video_fps and len(rates) == 1:  # the measured one, where its clips have one
-                item = item._replace(video_fps=rates.pop())
-            records.append((name, item, media))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    records = []
+    for name, item in items.items():
+        if not all(medium in placed for _, medium in item.media):
+            media.left_out[name] = None
+            continue
+        shown = [(kind, placed[medium]) for kind, medium in item.media]
+        rates = {found.fps for kind, found in shown if kind == "video"}
+        fps = item.video_fps
+        if not fps and len(rates) == 1:  # the measured one, where its clips have one
+            fps = rates.pop()
+        # qwen-vl-utils calls the rate of pictures so, NVIDIA's loaders that of a clip.
+        key = "sample_fps" if any(found.are_pictures for _, found in shown) else "video_fps"
+        records.append(Record(name, item, shown, {key: fps} if fps else {}))
     if not any((folder / "media").iterdir()):
         (folder / "media").rmdir()
     if plan.format == COSMOS_REASON:
         _write_conversations(records, folder)
     elif plan.format == DAFT:
         document = {"format": DAFT, "metadata": {"type": "annotation", "license": plan.license}}
-        document["items"] = [_daft(*record) for record in records]
+        document["items"] = [_daft(record) for record in records]
         write_json(folder / "annotations.json", document)
     else:
         # A record on each line takes a fifth of the time that indenting takes.
@@ -258,28 +277,11 @@ def _write_split(
         with whole_file(folder / "annotations.json") as handle:
             handle.write("[")
             for number, record in enumerate(records):
-                handle.write(f"{',' if number else ''}\n{encode(_llava(*record))}")
+                handle.write(f"{',' if number else ''}\n{encode(_llava(record))}")
             handle.write("\n]\n")
     if cuts:
         write_json(folder / CUTS, cuts)
     return len(records)
-
-
-@contextmanager
-def _cut_ahead(items: dict[str, Item], here: Collection[Medium]) -> Iterator[dict[Medium, Future]]:
-    """Yield the parts of local recordings that no earlier fold has, which all cores cut meanwhile:
-    what goes wrong is raised where one is placed."""
-    wanted = dict.fromkeys(
-        medium
-        for item in items.values()
-        for _, medium in item.media
-        if isinstance(medium, Held) and isinstance(medium.whole, Path) and medium not in here
-    )
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        try:
-            yield {medium: pool.submit(medium.load) for medium in wanted}
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _place(name: str, kind: str, source: Medium, folder: Path, mode: str) -> Placed:
@@ -351,18 +353,18 @@ def _bring(medium: Path | bytes, target: Path, mode: str) -> None:
 # -- records -------------------------------------------------------------------------------------
 
 
-def _llava(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:
+def _llava(made: Record) -> dict:
     """Return a record with one tag per medium before the first question and the reasoning before
     the last answer."""
-    record: dict = {"id": name}
+    _, item, media, _ = made
+    record: dict = {"id": made.name}
     for kind in SUFFIX:
         of_kind = [placed for medium, placed in media if medium == kind]
         if len(of_kind) == 1:
             record[kind] = of_kind[0].name
         elif of_kind:
             record[f"{kind}s"] = [placed.whole for placed in of_kind]
-    if item.video_fps:
-        record[_rate_key(media)] = item.video_fps
+    record |= made.rate
     if item.tags:
         record["tags"] = list(item.tags)
     if item.groups:
@@ -376,11 +378,6 @@ def _llava(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:
     return record
 
 
-def _rate_key(media: list[tuple[str, Placed]]) -> str:
-    """Return what qwen-vl-utils calls the rate of pictures, and NVIDIA's loaders that of a clip."""
-    return "sample_fps" if any(placed.are_pictures for _, placed in media) else "video_fps"
-
-
 def _apart(item: Item) -> tuple[str, str]:
     """Return (reasoning, answer) of an item whose answer may begin with its reasoning, even when it
     stands beside it, too."""
@@ -388,35 +385,35 @@ def _apart(item: Item) -> tuple[str, str]:
     return item.reasoning or thought, answer
 
 
-def _only_medium(name: str, media: list[tuple[str, Placed]]) -> tuple[str, str]:
+def _only_medium(made: Record) -> tuple[str, str]:
     """Return (kind, name of its file or folder). Raises Failure for anything but one of these."""
-    if len(media) != 1 or isinstance(media[0][1].name, list):
+    if len(made.media) != 1 or isinstance(made.media[0][1].name, list):
         message = "got several media or a list of pictures, expected one file or folder"
-        raise f.bad_input("BUILD-FORMAT", name, message, "--format llava")
-    ((kind, placed),) = media
+        raise f.bad_input("BUILD-FORMAT", made.name, message, "--format llava")
+    ((kind, placed),) = made.media
     return kind, placed.name
 
 
-def _daft(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:
-    if len(item.turns) != 2:
+def _daft(made: Record) -> dict:
+    turns = made.item.turns
+    if len(turns) != 2:
         message = "got a system prompt or several turns, expected a question and an answer"
-        raise f.bad_input("BUILD-FORMAT", name, message, "--format llava")
-    kind, path = _only_medium(name, media)
-    reasoning, answer = _apart(item)
-    record = {"id": name, f"{kind}_id": path, "question": item.turns[0].text, "answer": answer}
+        raise f.bad_input("BUILD-FORMAT", made.name, message, "--format llava")
+    kind, path = _only_medium(made)
+    reasoning, answer = _apart(made.item)
+    record = {"id": made.name, f"{kind}_id": path, "question": turns[0].text, "answer": answer}
     if reasoning:
         record["reasoning"] = reasoning
-    if item.video_fps:
-        record[_rate_key(media)] = item.video_fps
-    return record
+    return record | made.rate
 
 
-def _write_conversations(records: list, folder: Path) -> None:
+def _write_conversations(records: list[Record], folder: Path) -> None:
     """Write cosmos-reason-v1.0: meta.json, and one conversation file per record under text/, in
     content parts; the medium stands before the first user turn's text."""
     samples = []
-    for name, item, media in records:
-        kind, path = _only_medium(name, media)
+    for made in records:
+        name, item = made.name, made.item
+        kind, path = _only_medium(made)
         reasoning, answer = _apart(item)
         waiting = [{"type": kind, kind: f"{kind}_0"}]
         turns = []
@@ -430,8 +427,8 @@ def _write_conversations(records: list, folder: Path) -> None:
         document = {"version": COSMOS_REASON, "metadata": {"type": "conversation"}}
         write_json(folder / "text" / f"{name}.json", document | {"conversations": turns})
         sample = {"id": name, "conversation": f"text/{name}.json", "media": path}
-        if item.video_fps and media[0][1].are_pictures:
-            sample["sample_fps"] = item.video_fps
+        if "sample_fps" in made.rate:
+            sample |= made.rate
         samples.append(sample)
     meta = {"version": COSMOS_REASON, "metadata": {"type": "meta"}, "samples": samples}
     write_json(folder / "meta.json", meta)

@@ -19,6 +19,7 @@ from cosmos_reason.base.texts import NUMBER, by_number
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".flv")
+MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
 # Containers whose end can be told from a cut. Other demuxers of FFmpeg draw texts, or open what
 # playlists name.
 CONTAINERS = "mov,matroska,avi,mpegts,flv"
@@ -318,6 +319,11 @@ def resize(frames, height: int, width: int):
             for frame in frames
         ]
     )
+
+
+def names_medium(name: str) -> bool:
+    """Return whether a name has the suffix of a clip or a picture."""
+    return name.lower().endswith(MEDIA_SUFFIXES)
 
 
 def is_image(path: str | Path) -> bool:

@@ -16,9 +16,10 @@ from cosmos_reason.data import clip_files, located
 from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
-from cosmos_reason.data.samples import Media, Sample, alike
+from cosmos_reason.data.samples import Media, Sample
 from cosmos_reason.data.source_files import MARKER
 from cosmos_reason.data.survey import Survey
+from cosmos_reason.data.turns import alike
 from cosmos_reason.media import archives
 from cosmos_reason.pages.filmstrip import filmstrip
 from cosmos_reason.pages.render import render
@@ -135,7 +136,7 @@ def cards(survey: Survey, shown: int) -> list[dict]:
     media = [sample.media[0] for sample in drawn if sample.media]
     with TemporaryDirectory() as folder:
         local_files = pictured(survey, media, Path(folder))
-        bar = progress.bar(count, "draw records", unit="record", delay=progress.delay())
+        bar = progress.bar(count, "draw records", unit="record", is_quick=True)
         with bar:
             made = []
             for sample in drawn:

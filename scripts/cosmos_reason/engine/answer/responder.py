@@ -70,7 +70,7 @@ def generate(
     reading = torch.no_grad() if shards.are_in(network) else torch.inference_mode()
     count = f"{len(encoded)} answer{'s' if len(encoded) > 1 else ''}"
     most = generation["max_tokens"]
-    look = {"unit": "token", "delay": progress.delay(), "leave": False}
+    look = {"unit": "token", "is_quick": True, "leave": False}
     with reading, hardware.autocast_for(network), progress.bar(most, count, **look) as shown:
         tokens = network.generate(
             **batch,
