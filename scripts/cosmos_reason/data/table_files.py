@@ -111,6 +111,7 @@ def _array_rows(path: Path) -> list[dict]:
         return []
     if not all(isinstance(row, list) and len(row) == len(names) for row in rows):
         return []
+    _refuse_data_as_names(path, names)
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -146,13 +147,24 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int, dict]]:
-    """Yield (its number, row) of the lines below the first that holds something. Raises ValueError,
-    and Failure where that is a record: it names a clip or a picture."""
+    """Yield (its number, row) of the lines below the first that holds something. Raises
+    ValueError."""
     numbered = enumerate(lines, 1)
     names = next((cells for _, cells in numbered if any(cells)), [])
     for column, times in Counter(names).items():
         if times > 1:
             raise ValueError(f"the column {column!r} twice")
+    _refuse_data_as_names(path, names)
+    for number, cells in numbered:
+        if any(cells[len(names) :]):
+            raise ValueError(f"more cells than the header has in row {number}")
+        is_blank = not any(map(str.strip, cells))
+        values = [*cells, *[None] * (len(names) - len(cells))][: len(names)]
+        yield number, {} if is_blank else dict(zip(names, values, strict=True))
+
+
+def _refuse_data_as_names(path: Path, names: list[str]) -> None:
+    """Raise Failure where the first row is a record: it names a clip or a picture."""
     media = [name for name in names if names_medium(name.strip())]
     if media:
         message = (
@@ -160,12 +172,6 @@ def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int,
             "write a row with a name for each column above it"
         )
         raise f.bad_input("BUILD-TABLE", path, message)
-    for number, cells in numbered:
-        if any(cells[len(names) :]):
-            raise ValueError(f"more cells than the header has in row {number}")
-        is_blank = not any(map(str.strip, cells))
-        values = [*cells, *[None] * (len(names) - len(cells))][: len(names)]
-        yield number, {} if is_blank else dict(zip(names, values, strict=True))
 
 
 def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
