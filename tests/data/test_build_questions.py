@@ -210,18 +210,10 @@ def test_one_clip_is_not_shared(source, tmp_path):
 def test_the_share_proposed_is_near_a_tenth_and_always_works():
     for clips in range(2, 40):
         for classes in (1, 2, clips):
-            items = [
-                Item(
-                    f"r{n}",
-                    (("video", Path(f"{n}.mp4")),),
-                    (Turn("user", "?"), Turn("assistant", str(n % classes))),
-                )
-                for n in range(clips)
-            ]
-            kept = {item.name: item for item in items}
+            turns = [(Turn("user", "?"), Turn("assistant", str(n % classes))) for n in range(clips)]
+            media = [(("video", Path(f"{n}.mp4")),) for n in range(clips)]
+            kept = {f"r{n}": Item(f"r{n}", media[n], turns[n]) for n in range(clips)}
             plan, source = dataset_splits.Plan(), dataset_splits.filmed_from(kept)
             share = dataset_splits.fitting(kept, plan, source)
-            named = {item.name: item for item in items}
-            source = dataset_splits.filmed_from(named)
-            assert dataset_splits.split(named, dataset_splits.Plan(share), source)["eval"]
+            assert dataset_splits.split(kept, dataset_splits.Plan(share), source)["eval"]
             assert clips < 11 or share == 0.1

@@ -392,19 +392,6 @@ def test_one_column_of_times_is_no_part(source):
     assert found(report, "USAGE")
 
 
-def test_a_part_past_the_end_of_its_clip_is_named(source, long_clip):
-    rows = [
-        {"video": "P01_01.mp4", "from": start, "to": start + 1, "question": "?", "answer": "yes"}
-        for start in (0, 60)
-    ]
-    path = written(source, rows)
-    report, _ = build(path, "--column", "start=from", "--column", "end=to")
-    (finding,) = found(report, "BUILD-SPAN-OUTSIDE")
-    assert finding["data"] == {"rows": [1], "count": 1} and finding["fix"] == "--skip-missing"
-    flags = ("--column", "start=from", "--column", "end=to", "--skip-missing")
-    assert len(build(path, *flags)[1]) == 1
-
-
 # -- questions below their clip ----------------------------------------------------------------
 
 ASKED = {"area": "Physics", "reasoning": "Descriptive", "tag": ["motion"]}
@@ -591,14 +578,6 @@ def test_items_of_daft_with_times_stay_records(source):
 def test_times_and_nothing_else_are_no_traceback(source):
     report, talks = build(written(source, [{"start": 0, "end": 1}, {"start": 1, "end": 2}]))
     assert not talks and found(report, "BUILD-COLUMN")
-
-
-def test_numbers_of_rows_take_no_place_of_missing_clips(source):
-    rows = [
-        {"index": n, "video_path": f"gone{n}.mp4", "question": "?", "answer": "a"} for n in range(2)
-    ]
-    report, talks = build(written(source, rows))
-    assert not talks and "gone0.mp4" in found(report, "BUILD-MEDIA-MISSING")[0]["message"]
 
 
 def test_the_tags_of_rows_are_kept(source):
