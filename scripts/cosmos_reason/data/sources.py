@@ -29,6 +29,7 @@ from cosmos_reason.data import (
     table_files,
     table_items,
 )
+from cosmos_reason.data.formats import DAFT
 from cosmos_reason.data.items import (
     UNNAMED,
     Item,
@@ -134,7 +135,7 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
         called = split_names.word(whole.parent.name if is_ours else whole.stem)
         return Source(kind, folder, {path.relative_to(root).as_posix(): called}, [])
     if all((path / name).is_dir() for name in SCENE):
-        words = ["tao-daft", "convert", "metropolis-v3.0", formats.DAFT]
+        words = ["tao-daft", "convert", "metropolis-v3.0", DAFT]
         words += ["--path", str(path), "--output", f"{path}-converted"]
         message = f"got the folders {', '.join(SCENE)} of metropolis-v3.0, expected annotations"
         fix = Fix(command=f"pip install nvidia-tao-daft && {shlex.join(words)}")
