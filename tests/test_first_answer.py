@@ -39,20 +39,17 @@ def following(done) -> list[str]:
 
 
 BUILD = "train --engine transformers --tuning lora --train-root data/train --eval-root data/eval"
-VALUES = ["--set", "batch_size=4", "--set", "epochs=1", "--set", "nframes=4"]
+BUILD += " --model model --set batch_size=4 --set epochs=1 --set nframes=4"
 
 
 def test_every_next_line_up_to_the_launch_passes_and_nothing_is_said_twice(place):
-    checked = run_script(
-        "check_dataset.py", "data/train", "--eval", "data/eval", "--nframes", 4, "--model", "model",
-        "--facts", "facts/dataset_facts.json", cwd=place,
-    )  # fmt: skip
+    line = "data/train --eval data/eval --nframes 4 --model model --facts facts/dataset_facts.json"
+    checked = run_script(f"check_dataset.py {line}", cwd=place)
     assert checked.returncode == 0, checked.stderr
     proposed = following(checked)
     assert run_script(*proposed, cwd=place).returncode == 0
-    asked = [*BUILD.split(), "--model", "model", *VALUES]
-    asked += ["--dataset-facts", "facts/dataset_facts.json", "-o", "spec.toml"]
-    built = run_script("build_spec.py", *asked, "--force", cwd=place)
+    line = f"build_spec.py {BUILD} --dataset-facts facts/dataset_facts.json -o spec.toml --force"
+    built = run_script(line, cwd=place)
     assert built.returncode == 0 and "SPEC-STEPS-FEW" in said(built), built.stderr
     told = set(said(built))
     (longest,) = re.findall(r"the longest has (\d+) \(text counted", built.stdout)
@@ -74,28 +71,23 @@ def test_every_next_line_up_to_the_launch_passes_and_nothing_is_said_twice(place
 
 
 def test_an_edited_spec_is_told_in_full(place):
-    asked = [*BUILD.split(), "--model", "model", *VALUES, "-o", "edited.toml"]
-    assert run_script("build_spec.py", *asked, cwd=place).returncode == 0
+    assert run_script(f"build_spec.py {BUILD} -o edited.toml", cwd=place).returncode == 0
     spec = place / "edited.toml"
-    words = ["launch_job.py", "plan", "--spec", "edited.toml", "--platform", "local"]
-    words += ["--gpu-ids", "none"]
-    first = run_script(*words, cwd=place)
+    line = "launch_job.py plan --spec edited.toml --platform local --gpu-ids none"
+    first = run_script(line, cwd=place)
     spec.write_text(spec.read_text().replace("optm_lr = 0.0001", "optm_lr = 0.1"))
-    done = run_script(*words, cwd=place)
+    done = run_script(line, cwd=place)
     assert "as build_spec said" in first.stderr and "as build_spec said" not in done.stderr
     assert set(said(first)) < set(said(done))
 
 
 def test_the_table_tells_what_a_spec_would_be_opened_for(place):
-    asked = [*BUILD.split(), "--model", "model", *VALUES, "-o", "table.toml"]
-    done = run_script("build_spec.py", *asked, cwd=place)
+    done = run_script(f"build_spec.py {BUILD} -o table.toml", cwd=place)
     facts = "rank 16|alpha 32|dropout 0.05|q_proj k_proj|learning rate 0.0001|cosine|keeps 5"
     facts += "|validated on data/eval|4 frames|unknown  lengths of the records: --dataset-facts"
     for fact in facts.split("|"):
         assert fact in done.stdout, fact
-    kept = run_script(
-        "launch_job.py", "plan", "--spec", "table.toml", "--platform", "local",
-        "--gpu-ids", "none", "--output", "out", cwd=place,
-    )  # fmt: skip
+    line = "plan --spec table.toml --platform local --gpu-ids none --output out"
+    kept = run_script(f"launch_job.py {line}", cwd=place)
     assert kept.returncode == 0, kept.stderr
     assert "Known when it was rendered:" in (place / "out" / "README.md").read_text()

@@ -66,10 +66,8 @@ def test_every_gate_looks_at_the_chosen_gpus_only():
     large = "A100 80GB, 81920, 580.1, 8.0"
     mixed = f"0, {large}\n1, T4, 15360, 580.1, 7.5\n2, {large}\n"
     all_of_them = gate(mixed, gpu_min_memory_gb=40, gpu_min_count=3, image="tao")
-    assert (
-        set(all_of_them) == {"PRE-GPU-MEMORY", "PRE-GPU-ARCH"}
-        and "GPU 1" in all_of_them["PRE-GPU-MEMORY"].message
-    )
+    assert set(all_of_them) == {"PRE-GPU-MEMORY", "PRE-GPU-ARCH"}
+    assert "GPU 1" in all_of_them["PRE-GPU-MEMORY"].message
     assert not all_of_them["PRE-GPU-MEMORY"].fix, "of three two would be left"
     assert str(gate(mixed, gpu_min_memory_gb=40)["PRE-GPU-MEMORY"].fix) == "--target-gpu-index 0,2"
     assert not gate(
@@ -133,10 +131,8 @@ def test_architecture_gate():
     blocked = gate(SPARK, image="tao", target_gpu_memory_gb=100)["PRE-GPU-ARCH-BLOCKED"]
     assert not blocked.fix, "that it works nobody has seen"
     assert not gate(SPARK, image="tao", target_gpu_memory_gb=100, image_supported_sm=["sm_121"])
-    assert (
-        not gate(EIGHT, image="tao")
-        and gate(OLD, image="tao")["PRE-GPU-ARCH-UNKNOWN"].severity == "warning"
-    )
+    assert not gate(EIGHT, image="tao")
+    assert gate(OLD, image="tao")["PRE-GPU-ARCH-UNKNOWN"].severity == "warning"
     assert "PRE-GPU-ARCH" in gate(EIGHT, gpu_arch_allowlist=[("kernels", ["sm_80"])])
     assert "PRE-GPU-ARCH" in gate("", gpu_arch=["sm_75"], image="tao")
     assert "PRE-GPU-ARCH" in gate(
@@ -195,9 +191,8 @@ def test_memory_of_all_gpus_of_all_nodes():
     eight = parse_gpus(EIGHT).gpus
     (found,) = gates.check_total(eight[:2], 1, 256, "GPUs")
     assert found.severity == "error" and not found.fix and "--tuning lora" in found.message
-    assert not list(gates.check_total(eight[:2], 2, 256, "GPUs")) and not list(
-        gates.check_total(eight, 1, 256, "")
-    )
+    assert not list(gates.check_total(eight[:2], 2, 256, "GPUs"))
+    assert not list(gates.check_total(eight, 1, 256, ""))
     (found,) = gates.check_total(eight[:2], 1, 256, "GPUs", "LoRA is small")
     assert found.severity == "info" and "because LoRA" in found.message
     assert not list(

@@ -24,9 +24,8 @@ def test_nvidia_smi_lists_are_read():
     assert found.gpus[0].gib == pytest.approx(79.65, abs=0.01) and found.gpus[0].arch == "sm_90"
     (spark,) = gpus.parse_gpus(SPARK).gpus
     assert spark.gib is None and spark.arch == "sm_121"
-    assert [gpu.arch for gpu in gpus.parse_gpus(OLD).gpus] == ["", ""] and gpus.parse_gpus(
-        OLD
-    ).gpus[0].gib == 32
+    assert [gpu.arch for gpu in gpus.parse_gpus(OLD).gpus] == ["", ""]
+    assert gpus.parse_gpus(OLD).gpus[0].gib == 32
     assert gpus.parse_gpus("No devices were found\n").gpus == []
     assert (
         gpus.parse_gpus("0, NVIDIA A30, [Insufficient Permissions], [N/A], [N/A]\n").gpus[0].gib
@@ -60,14 +59,8 @@ def test_architectures_of_a_family_are_one():
 
 
 def test_versions_compare_as_numbers():
-    assert (
-        gpus.older("570.86.15", "580")
-        and not gpus.older("580.65.06", "580")
-        and not gpus.older("590", "580")
-    )
-    assert (
-        gpus.older("12.8", "13.0")
-        and gpus.older("1.9.0", "1.19.1")
-        and not gpus.older("1.20.0", "1.19.1")
-    )
+    assert gpus.older("570.86.15", "580") and not gpus.older("580.65.06", "580")
+    assert not gpus.older("590", "580")
+    assert gpus.older("12.8", "13.0") and gpus.older("1.9.0", "1.19.1")
+    assert not gpus.older("1.20.0", "1.19.1")
     assert not gpus.older("", "580")

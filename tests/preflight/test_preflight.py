@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -66,72 +67,45 @@ def test_wrong_arguments_fail_closed_with_a_hint(args, id, hint, tmp_path):
 
 
 def test_platform_and_labels_are_named_together():
-    args = ["--platform", "cloud", "--min-free-disk-gb", "a=1", "--json-required-field", "b=x"]
-    done = run_script(SCRIPT, *args, "--json")
-    assert [x["id"] for x in json.loads(done.stdout)["findings"]] == [
-        "PRE-PLATFORM",
-        "PRE-LABEL",
-        "PRE-LABEL",
-    ]
+    line = "--platform cloud --min-free-disk-gb a=1 --json-required-field b=x --json"
+    done = run_script(f"{SCRIPT} {line}")
+    ids = [one["id"] for one in json.loads(done.stdout)["findings"]]
+    assert ids == ["PRE-PLATFORM", "PRE-LABEL", "PRE-LABEL"]
 
 
 def test_paths_fail_closed(tmp_path):
     (tmp_path / "train.json").write_text('[{"id": "a", "video": "a.mp4"}, {"id": "b"}]')
     _, found = preflight_json(
-        "--platform",
-        "local",
-        "--path",
-        "empty=",
-        "--path",
-        "odd=S3://b/k",
-        "--path",
-        f"gone={tmp_path}/trian.json",
-        "--path",
-        f"train={tmp_path}/train.json",
-        "--json-required-field",
-        "train=id,video",
-        "--effective-batch-limit",
-        "train=2,2",
-        "--min-free-disk-gb",
-        "train=100000000",
+        f"--platform local --path empty= --path odd=S3://b/k --path gone={tmp_path}/trian.json "
+        f"--path train={tmp_path}/train.json --json-required-field train=id,video "
+        "--effective-batch-limit train=2,2 --min-free-disk-gb train=100000000",
         env={"PATH": os.environ["PATH"]},
     )
-    assert "Did you mean s3?" in found["PRE-PATH-SCHEME"]["message"] and found["PRE-PATH-EMPTY"]
+    assert "Did you mean s3?" in found["PRE-PATH-SCHEME"]["message"]
+    assert found.keys() >= {"PRE-PATH-EMPTY", "PRE-DISK"}
     assert "Did you mean train.json?" in found["PRE-PATH-MISSING"]["message"]
     assert found["PRE-FIELD-MISSING"]["data"]["record_ids"] == ["1"]
-    assert (
-        found["PRE-BATCH-LIMIT"]["fix"] == "--set train.train_batch_per_replica=1"
-        and found["PRE-DISK"]
-    )
+    assert found["PRE-BATCH-LIMIT"]["fix"] == "--set train.train_batch_per_replica=1"
 
 
 SKIP = "--skip-platform-access"
-ALLOWED = ("--gpu-arch-allowlist", "image=sm_90", "--container-image", "x")
 
 
 @pytest.mark.parametrize(
-    ("args", "id"),
+    ("line", "id"),
     [
-        (("--platform", "kubernetes", SKIP, "--gpu-arch", "sm_121"), "PRE-GPU-ARCH-BLOCKED"),
-        (("--platform", "slurm", SKIP, "--gpu-arch", "sm_75", *ALLOWED), "PRE-GPU-ARCH"),
-        (("--platform", "docker", SKIP, "--gpu-min-count", "4"), "PRE-GPU-UNKNOWN"),
-        (
-            ("--platform", "local", "--path", "v=hf://a/b", "--min-free-disk-gb", "v=1e9"),
-            "PRE-DISK-UNKNOWN",
-        ),
-        (
-            ("--platform", "kubernetes", "--path", "v=/v", SKIP, "--min-free-disk-gb", "v=1"),
-            "PRE-DISK-UNKNOWN",
-        ),
-        (
-            ("--platform", "local", "--path", "t=empty.json", "--json-required-field", "t=id"),
-            "PRE-RECORDS-EMPTY",
-        ),
+        (f"--platform kubernetes {SKIP} --gpu-arch sm_121", "PRE-GPU-ARCH-BLOCKED"),
+        (f"--platform slurm {SKIP} --gpu-arch sm_75 --gpu-arch-allowlist image=sm_90 "
+         "--container-image x", "PRE-GPU-ARCH"),
+        (f"--platform docker {SKIP} --gpu-min-count 4", "PRE-GPU-UNKNOWN"),
+        ("--platform local --path v=hf://a/b --min-free-disk-gb v=1e9", "PRE-DISK-UNKNOWN"),
+        (f"--platform kubernetes --path v=/v {SKIP} --min-free-disk-gb v=1", "PRE-DISK-UNKNOWN"),
+        ("--platform local --path t=empty.json --json-required-field t=id", "PRE-RECORDS-EMPTY"),
     ],
-)
-def test_what_cannot_be_compared_does_not_pass(args, id, tmp_path):
+)  # fmt: skip
+def test_what_cannot_be_compared_does_not_pass(line, id, tmp_path):
     (tmp_path / "empty.json").write_text("[]")
-    _, found = preflight_json(*args, cwd=tmp_path, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    _, found = preflight_json(line, cwd=tmp_path, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
     assert found[id]["severity"] == "error"
 
 
@@ -144,38 +118,32 @@ def test_space_is_added_up_per_file_system(tmp_path):
 
 def test_fixes_of_paths_and_fields(tmp_path):
     (tmp_path / "t.json").write_text('[{"a": 1}, {"b": 1}]')
-    _, found = preflight_json(
-        "--platform",
-        "local",
-        "--path",
-        "p=file:///etc/passwd",
-        "--path",
-        f"t={tmp_path}/t.json",
-        "--json-required-field",
-        "t=a",
-    )
+    line = f"--platform local --path p=file:///etc/passwd --path t={tmp_path}/t.json"
+    _, found = preflight_json(f"{line} --json-required-field t=a")
     assert found["PRE-PATH-SCHEME"]["fix"].endswith("with --path p=/etc/passwd")
     assert "mean a?" not in found["PRE-FIELD-MISSING"]["message"]
+
+
+CUDA_13 = '[ $# = 0 ] && echo "| CUDA Version: 13.0 |" && exit 0'
+
+
+def docker_script(cases, **info):
+    """A docker that answers `info`, with the GPUs' runtime unless told otherwise, and the cases."""
+    told = json.dumps({"ServerVersion": "28.0.1", "Runtimes": {"runc": {}, "nvidia": {}}} | info)
+    return f"case \"$*\" in *info*) echo '{told}'; exit;; {cases} esac"
 
 
 def test_a_docker_context_may_be_another_machine(tools):
     """Its GPUs and paths are asked there; an address with a password is in no argument."""
     folder = tools("ssh", EIGHT)
     info = '{"ServerVersion": "28.0", "Runtimes": {"nvidia": {}}}'
-    tools(
-        "docker",
-        script=f"case \"$*\" in *context*) echo ssh://gpu-box; exit;; *info*) echo '{info}';; esac",
-    )
-    document, _ = preflight_json(
-        "--platform", "docker", "--path", "d=/data", env={"DOCKER_HOST": ""}
-    )
-    calls = (folder / "calls").read_text()
-    assert len(document["result"]["gpus"]) == 8 and "gpu-box test -e /data" in calls.replace(
-        "'", ""
-    )
-    done = run_script(
-        SCRIPT, "--platform", "docker", env={"DOCKER_HOST": f"tcp://u:{CANARY}@box:2375"}
-    )
+    cases = f"*context*) echo ssh://gpu-box; exit;; *info*) echo '{info}';;"
+    tools("docker", script=f'case "$*" in {cases} esac')
+    document, _ = preflight_json("--platform docker --path d=/data", env={"DOCKER_HOST": ""})
+    assert len(document["result"]["gpus"]) == 8
+    assert "gpu-box test -e /data" in (folder / "calls").read_text().replace("'", "")
+    env = {"DOCKER_HOST": f"tcp://u:{CANARY}@box:2375"}
+    done = run_script(f"{SCRIPT} --platform docker", env=env)
     assert CANARY not in (folder / "calls").read_text() + done.stdout + done.stderr
 
 
@@ -207,57 +175,33 @@ def test_the_package_of_a_logger_is_looked_for(tmp_path, engine, logger, is_said
 
 
 def test_every_check_is_described():
-    listed = json.loads(run_script(SCRIPT, "--list-checks", "--json").stdout)["result"]["checks"]
-    assert set(listed) == {
-        *preflight.BEFORE,
-        *preflight.CHECKS,
-        *preflight.PLATFORMS,
-        *preflight.AFTER,
-    }
+    listed = json.loads(run_script(f"{SCRIPT} --list-checks --json").stdout)["result"]["checks"]
+    there = (preflight.BEFORE, preflight.CHECKS, preflight.PLATFORMS, preflight.AFTER)
+    assert set(listed) == {name for checks in there for name in checks}
     assert set(preflight.NEED_A_SPEC) < set(preflight.CHECKS)
 
 
-def test_docker_with_eight_gpus(tools, tmp_path):
-    folder = tools(
-        "nvidia-smi", EIGHT, script='[ $# = 0 ] && echo "| CUDA Version: 13.0 |" && exit 0'
-    )
+def test_docker_with_eight_gpus(tools):
+    folder = tools("nvidia-smi", EIGHT, script=CUDA_13)
     tools("nvidia-ctk", "NVIDIA Container Toolkit CLI version 1.19.1\n")
-    info = {
-        "ServerVersion": "28.0.1",
-        "Runtimes": {"runc": {}, "nvidia": {}},
-        "SecurityOptions": ["name=rootless"],
-    }
     seen = "".join(f"GPU {n}: H100\\n" for n in range(8))
-    script = (
-        f"case \"$*\" in *info*) echo '{json.dumps(info)}';; *find_spec*) echo ;; "
-        f"*image*) echo amd64;; *run*) printf '{seen}';; esac"
-    )
+    cases = f"*find_spec*) echo ;; *image*) echo amd64;; *run*) printf '{seen}';;"
+    script = docker_script(cases, SecurityOptions=["name=rootless"])
     tools("docker", script=script)
     document, found = preflight_json(
-        "--platform",
-        "local-docker",
-        "--gpu-min-count",
-        "8",
-        "--target-gpu-index",
-        "2,3,4,5",
-        *("--target-gpu-index", "6", "--target-gpu-index", "7"),
-        "--gpu-ids",
-        "0,1",
+        "--platform local-docker --gpu-min-count 8 --target-gpu-index 2,3,4,5 "
+        "--target-gpu-index 6 --target-gpu-index 7 --gpu-ids 0,1"
     )
     assert document["ok"] and not [x for x in found.values() if x["severity"] != "info"]
     assert document["result"]["docker"]["rootless"] and document["result"]["smoke"]["gpus"] == 8
     calls = (folder / "calls").read_text()
     assert '--gpus "device=2,3,4,5,6,7,0,1"' in calls and "pull" not in calls
     tools("docker", script=script.replace(seen, "GPU 0: H100"))
-    _, found = preflight_json("--platform", "docker", "--gpu-min-count", "8")
+    _, found = preflight_json("--platform docker --gpu-min-count 8")
     assert "got 1 in a container, expected 8" in found["PRE-SMOKE"]["message"]
     tools("docker", script=script.replace("echo ;;", "echo av, PIL;;"))
-    _, found = preflight_json("--platform", "docker")
-    lacking = found["PRE-ENTRY-SCRIPT"]
-    assert (lacking["severity"], "got no av, PIL in the image" in lacking["message"]) == (
-        "warning",
-        True,
-    )
+    lacking = preflight_json("--platform docker")[1]["PRE-ENTRY-SCRIPT"]
+    assert lacking["severity"] == "warning" and "got no av, PIL in the image" in lacking["message"]
     assert "--entry-script image" in lacking["message"]
 
 
@@ -284,16 +228,13 @@ IN_IMAGE = {
     ],
 )
 def test_an_image_of_ones_own_is_asked_for_what_cosmos_rl_needs(tools, other, id, said):
-    tools("nvidia-smi", EIGHT, script='[ $# = 0 ] && echo "| CUDA Version: 13.0 |" && exit 0')
-    info = {"ServerVersion": "28.0.1", "Runtimes": {"nvidia": {}}}
+    tools("nvidia-smi", EIGHT, script=CUDA_13)
     answer = "no python" if other is None else json.dumps(IN_IMAGE | other)
-    script = (
-        f"case \"$*\" in *info*) echo '{json.dumps(info)}';; *metadata*) echo '{answer}';; "
-        "*image*) echo amd64;; *run*) echo 'GPU 0: H100';; esac"
+    cases = f"*metadata*) echo '{answer}';; *image*) echo amd64;; *run*) echo 'GPU 0: H100';;"
+    tools("docker", script=docker_script(cases))
+    _, found = preflight_json(
+        "--platform docker --engine cosmos-rl --container-image mine:1 --gpu-min-count 1"
     )
-    tools("docker", script=script)
-    options = ["--platform", "docker", "--engine", "cosmos-rl", "--container-image", "mine:1"]
-    _, found = preflight_json(*options, "--gpu-min-count", "1")
     told = {"PRE-COSMOS-VERSION", "PRE-COSMOS-MISSING", "PRE-COSMOS-TORCH", "PRE-TOOL-MISSING"}
     assert found.keys() & told == ({id} if id else set())
     if id:
@@ -303,162 +244,125 @@ def test_an_image_of_ones_own_is_asked_for_what_cosmos_rl_needs(tools, other, id
 
 
 def test_docker_finds_what_is_missing(tools):
-    tools(
-        "nvidia-smi",
-        EIGHT.replace("580.65.06", "535.1"),
-        script='[ $# = 0 ] && echo "CUDA Version: 12.2" && exit 0',
-    )
-    info = {"ServerVersion": "28.0.1", "Runtimes": {"nvidia": {}}}
+    old = '[ $# = 0 ] && echo "CUDA Version: 12.2" && exit 0'
+    tools("nvidia-smi", EIGHT.replace("580.65.06", "535.1"), script=old)
     tools("nvidia-ctk", code=127)
-    script = (
-        f"case \"$*\" in *info*) echo '{json.dumps(info)}'; exit 0;; *'image inspect'*) exit 1;; "
-        "*manifest*) echo 'unauthorized: authentication required' >&2; exit 1;; esac"
-    )
+    denied = "echo 'unauthorized: authentication required' >&2; exit 1"
+    script = docker_script(f"*'image inspect'*) exit 1;; *manifest*) {denied};;")
     tools("docker", script=script)
-    _, found = preflight_json("--platform", "docker", "--gpu-smoke-image", "cuda:13")
-    assert "535.1" in str(found["PRE-HOST-VERSION"]) or "12.2" in str(found["PRE-HOST-VERSION"])
-    assert (
-        found["PRE-IMAGE-DENIED"]["fix"].startswith("docker login")
-        and found["PRE-SMOKE"]["severity"] == "warning"
-    )
-    absent = script.replace("echo 'unauthorized: authentication required' >&2; exit 1", "exit 0")
-    tools("docker", script=absent)  # to be pulled, so nothing was tried in a container
-    options = ["--platform", "docker", "--engine", "cosmos-rl", "--container-image"]
-    _, found = preflight_json(*options, "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl")
-    assert "PRE-HOST-VERSION" in found and "PRE-IMAGE-PULL" in found and "PRE-SMOKE" in found
-    assert "PRE-HOST-VERSION" not in preflight_json(*options, "busybox")[1]
-    tcp = ["--docker-host", "tcp://gpu-box:2376", "--target-gpu-count", "8"]
-    assert "PRE-HOST-VERSION-UNKNOWN" in preflight_json("--platform", "docker", *tcp)[1]
-    tools(
-        "docker",
-        script='case "$*" in *info*) '
-        'echo \'{"ServerVersion": "28", "Runtimes": {"runc": {}}}\';; esac',
-    )
-    assert preflight_json("--platform", "docker")[1]["PRE-DOCKER-RUNTIME"]["severity"] == "error"
+    _, found = preflight_json("--platform docker --gpu-smoke-image cuda:13")
+    assert re.search(r"535\.1|12\.2", str(found["PRE-HOST-VERSION"]))
+    assert found["PRE-IMAGE-DENIED"]["fix"].startswith("docker login")
+    assert found["PRE-SMOKE"]["severity"] == "warning"
+    tools("docker", script=script.replace(denied, "exit 0"))  # to be pulled: nothing was tried
+    own = "--platform docker --engine cosmos-rl --container-image"
+    _, found = preflight_json(f"{own} nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl")
+    assert found.keys() >= {"PRE-HOST-VERSION", "PRE-IMAGE-PULL", "PRE-SMOKE"}
+    assert "PRE-HOST-VERSION" not in preflight_json(f"{own} busybox")[1]
+    tcp = "--docker-host tcp://gpu-box:2376 --target-gpu-count 8"
+    assert "PRE-HOST-VERSION-UNKNOWN" in preflight_json(f"--platform docker {tcp}")[1]
+    tools("docker", script=docker_script("", Runtimes={"runc": {}}))
+    assert preflight_json("--platform docker")[1]["PRE-DOCKER-RUNTIME"]["severity"] == "error"
 
 
 def test_docker_hosts_fail_closed():
     for address in ("ssh:/host", "http://host", "-oProxyCommand=x"):
-        _, found = preflight_json("--platform", "docker", f"--docker-host={address}")
-        assert "JOB-DOCKER-HOST" in found
-    _, found = preflight_json(
-        "--platform", "docker", "--docker-host", "ssh://-oProxyCommand=touch pwned"
-    )
-    assert (
-        found.keys() & {"PRE-HOST-NAME", "PRE-DOCKER-UNREACHABLE"} and not (ROOT / "pwned").exists()
-    )
+        assert "JOB-DOCKER-HOST" in preflight_json(f"--platform docker --docker-host={address}")[1]
+    _, found = preflight_json("--platform docker --docker-host 'ssh://-oProxyCommand=touch pwned'")
+    assert found.keys() & {"PRE-HOST-NAME", "PRE-DOCKER-UNREACHABLE"}
+    assert not (ROOT / "pwned").exists()
 
 
-ALLOWED = """'{"status": {"allowed": true}}'"""
+def kubectl_script(cases, allowed="true"):
+    """A kubectl that may do everything, and answers the cases."""
+    review = f'{{"status": {{"allowed": {allowed}}}}}'
+    return f"case \"$*\" in *config*) echo dev;; *reviews*) echo '{review}';; {cases} esac"
+
+
+def not_found(what):
+    return f"echo 'Error from server (NotFound): {what} not found' >&2; exit 1"
 
 
 def test_claims_of_kubernetes_are_looked_at(tools):
     claim = {"spec": {"accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Bound"}}
-    tools(
-        "kubectl",
-        script=f'case "$*" in *config*) echo dev;; *reviews*) echo {ALLOWED};; '
-        "*persistentvolumeclaims/none*) "
-        "echo 'Error from server (NotFound): claims \"none\" not found' >&2; exit 1;; "
-        f"*persistentvolumeclaims/some*) echo '{json.dumps(claim)}';; *) echo '{{}}';; esac",
-    )
-    volumes = ["--volume", "none:/a", "--volume", "some:/b"]
-    _, found = preflight_json("--platform", "kubernetes", "--nodes", "2", *volumes)
+    missing = not_found('claims "none"')
+    cases = f"*claims/none*) {missing};; "
+    cases += f"*claims/some*) echo '{json.dumps(claim)}';; *) echo '{{}}';;"
+    tools("kubectl", script=kubectl_script(cases))
+    line = "--platform kubernetes --volume none:/a --volume some:/b"
+    _, found = preflight_json(f"{line} --nodes 2")
     assert '"none" not found' in found["JOB-K8S-MISSING"]["message"]
     assert "some with ReadWriteOnce" in found["JOB-K8S-CLAIM"]["message"]
-    _, found = preflight_json("--platform", "kubernetes", *volumes)
+    _, found = preflight_json(line)
     assert "JOB-K8S-MISSING" in found and "JOB-K8S-CLAIM" not in found
 
 
 def test_kubernetes_with_captured_answers(tools):
     def node(gpus, ready="True", **spec):
         conditions = [{"type": "Ready", "status": ready}]
-        return {
-            "status": {"allocatable": {"nvidia.com/gpu": gpus}, "conditions": conditions},
-            "spec": spec,
-        }
+        allocatable = {"nvidia.com/gpu": gpus}
+        return {"status": {"allocatable": allocatable, "conditions": conditions}, "spec": spec}
 
-    nodes = {
-        "items": [
-            node("8"),
-            node("8", "False"),
-            node("8", unschedulable=True),
-            {"status": {}, "spec": {}},
-        ]
-    }
-    script = (
-        f'case "$*" in *config*) echo dev;; *reviews*) echo {ALLOWED};; '
-        f"*/nodes*) echo '{json.dumps(nodes)}';; "
-        f"*/version*) echo '{json.dumps({'major': '1', 'minor': '23+'})}';; "
-        "*/secrets/ngc*) echo 'E1123 00:00:00.0 7 memcache.go:265] no discovery' >&2; "
-        "echo 'Error from server (NotFound): secrets \"ngc\" not found' >&2; exit 1;; "
-        "*) echo '{}';; esac"
-    )
-    tools("kubectl", script=script)
+    unready = [node("8", "False"), node("8", unschedulable=True), {"status": {}, "spec": {}}]
+    nodes = json.dumps({"items": [node("8"), *unready]})
+    version = json.dumps({"major": "1", "minor": "23+"})
+    noise = "echo 'E1123 00:00:00.0 7 memcache.go:265] no discovery' >&2"
+    missing = not_found('secrets "ngc"')
+    cases = f"*/nodes*) echo '{nodes}';; */version*) echo '{version}';; "
+    cases += f"*/secrets/ngc*) {noise}; {missing};; *) echo '{{}}';;"
+    tools("kubectl", script=kubectl_script(cases))
     document, found = preflight_json(
-        "--platform", "kubernetes", "--pull-secret", "ngc", "--nodes", "2", "--path", "train=/data"
+        "--platform kubernetes --pull-secret ngc --nodes 2 --path train=/data"
     )
     assert document["result"]["kubernetes"] == {"nodes": 1, "gpus": [8]}
-    assert (
-        "expected 2" in found["PRE-K8S-GPUS"]["message"]
-        and found["PRE-PATH-UNSEEN"]["severity"] == "warning"
-    )
+    assert "expected 2" in found["PRE-K8S-GPUS"]["message"]
+    assert found["PRE-PATH-UNSEEN"]["severity"] == "warning"
     missing = found["PRE-K8S-MISSING"]
     assert missing["message"] == 'got secrets "ngc" not found, expected it in the cluster'
     assert "got a server of version 1.23, expected 1.24" in found["JOB-K8S-VERSION"]["message"]
-    denied = ALLOWED.replace("true", "false")
-    tools("kubectl", script=f'case "$*" in *config*) echo dev;; *) echo {denied};; esac')
-    assert "PRE-K8S-RIGHTS" in preflight_json("--platform", "kubernetes")[1]
-    tools(
-        "kubectl",
-        script=f'case "$*" in *config*) echo dev;; */nodes*) exit 1;; *) echo {ALLOWED};; esac',
-    )
-    for args, severity in ((["--gpu-min-count", "8"], "error"), ([], "warning")):
-        _, found = preflight_json("--platform", "kubernetes", *args)
+    tools("kubectl", script=kubectl_script("*) echo '{}';;", allowed="false"))
+    assert "PRE-K8S-RIGHTS" in preflight_json("--platform kubernetes")[1]
+    tools("kubectl", script=kubectl_script("*/nodes*) exit 1;; *) echo '{}';;"))
+    for more, severity in ((" --gpu-min-count 8", "error"), ("", "warning")):
+        _, found = preflight_json(f"--platform kubernetes{more}")
         assert found["PRE-K8S-NODES-UNKNOWN"]["severity"] == severity
 
 
 def test_missing_tools_are_findings(tmp_path):
     (tmp_path / "sh").symlink_to("/bin/sh")
+    env = {"PATH": str(tmp_path), "DOCKER_HOST": ""}
     for platform in ("docker", "slurm", "kubernetes"):
-        _, found = preflight_json(
-            "--platform", platform, env={"PATH": str(tmp_path), "DOCKER_HOST": ""}
-        )
+        _, found = preflight_json(f"--platform {platform}", env=env)
         assert found.keys() & {"PRE-TOOL-MISSING", "JOB-DOCKER-UNREACHABLE"}, platform
 
 
 def test_without_docker_one_run_says_all_that_is_wrong_on_this_machine(tmp_path):
     """Where neither a docker command nor an address is there; a context may be another machine."""
     (tmp_path / "sh").symlink_to("/bin/sh")
-    args = ["--platform", "docker", "--path", f"train={tmp_path}/gone"]
+    line = f"--platform docker --path train={tmp_path}/gone"
     env = {"PATH": str(tmp_path), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
-    _, found = preflight_json(*args, env=env)
+    _, found = preflight_json(line, env=env)
     assert found.keys() >= {"JOB-DOCKER-UNREACHABLE", "PRE-PATH-MISSING", "PRE-GPU-NONE"}
     assert found["PRE-PATH-MISSING"]["severity"] == "error"
-    _, found = preflight_json(*args, env=env | {"DOCKER_CONTEXT": "gpu-box"})
+    _, found = preflight_json(line, env=env | {"DOCKER_CONTEXT": "gpu-box"})
     assert "PRE-PATH-UNSEEN" in found and not found.keys() & {"PRE-PATH-MISSING", "PRE-GPU-NONE"}
 
 
 def test_gpus_that_nobody_can_name_never_pass_a_limit(tools):
-    tools(
-        "nvidia-smi",
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
-        code=9,
-    )
-    _, found = preflight_json("--platform", "local", "--gpu-min-memory-gb", "40")
-    assert (
-        found["PRE-GPU-NONE"]["severity"] == "error"
-        and "communicate" in found["PRE-GPU-NONE"]["message"]
-    )
-    _, found = preflight_json(
-        "--platform", "docker", "--skip-platform-access", "--gpu-min-total-memory-gb", "256"
-    )
-    assert found["PRE-GPU-UNKNOWN"]["severity"] == "error"
-    described = ["--target-gpu-count", "4", "--target-gpu-memory-gb", "80", "--gpu-arch", "9.0"]
-    gates = ["--gpu-min-total-memory-gb", "256", "--gpu-min-count", "4"]
-    document, found = preflight_json(
-        "--platform", "docker", "--skip-platform-access", *gates, *described
-    )
+    tools("nvidia-smi", "NVIDIA-SMI has failed because it couldn't communicate with it.", code=9)
+    none = preflight_json("--platform local --gpu-min-memory-gb 40")[1]["PRE-GPU-NONE"]
+    assert none["severity"] == "error" and "communicate" in none["message"]
+    unseen = f"--platform docker {SKIP} --gpu-min-total-memory-gb 256"
+    assert preflight_json(unseen)[1]["PRE-GPU-UNKNOWN"]["severity"] == "error"
+    described = "--target-gpu-count 4 --target-gpu-memory-gb 80 --gpu-arch 9.0"
+    document, found = preflight_json(f"{unseen} --gpu-min-count 4 {described}")
     assert document["ok"] and set(found) == {"PRE-PLATFORM-SKIPPED"}
+
+
+def build(folder, line):
+    """Build a spec, which must succeed."""
+    done = run_script(f"build_spec.py {line}", cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 # ---- a spec ------------------------------------------------------------------------------------
@@ -467,119 +371,69 @@ def test_gpus_that_nobody_can_name_never_pass_a_limit(tools):
 @pytest.fixture
 def site(tmp_path, dataset, tiny_model):
     """A folder with a spec of the tiny model that the embedded engine could run here."""
-    roots = ["--train-root", dataset / "train", "--eval-root", dataset / "eval"]
-    more = ["--engine", "transformers", "--model", tiny_model, "--set", "validation.freq=2"]
-    done = run_script("build_spec.py", "train", *roots, *more, "-o", "spec.toml", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    roots = f"--train-root {dataset}/train --eval-root {dataset}/eval"
+    line = f"train {roots} --engine transformers --model {tiny_model} --set validation.freq=2"
+    build(tmp_path, f"{line} -o spec.toml")
     return tmp_path
 
 
 def test_a_good_spec_passes_with_a_prediction(site, tools):
-    tools(
-        "nvidia-smi",
-        "0, NVIDIA L4, 23034, 580.1, 8.9\n",
-        script='[ "$1" = -L ] && echo "GPU 0: NVIDIA L4 (UUID: GPU-1)" && exit 0\n'
-        '[ $# = 0 ] && echo "CUDA Version: 13.0" && exit 0',
-    )
+    script = '[ "$1" = -L ] && echo "GPU 0: NVIDIA L4 (UUID: GPU-1)" && exit 0\n'
+    tools("nvidia-smi", "0, NVIDIA L4, 23034, 580.1, 8.9\n", script=script + CUDA_13)
     document, found = preflight_json(
-        "--platform", "local", "--spec", "spec.toml", "--seconds-per-step", "36", cwd=site
+        "--platform local --spec spec.toml --seconds-per-step 36", cwd=site
     )
-    errors = [x for x in found.values() if x["severity"] == "error"]
-    assert not [x for x in errors if x["id"] != "PRE-TORCH-CUDA"], (
-        errors
-    )  # torch here is built for the CPU
+    wrong = {id for id, one in found.items() if one["severity"] == "error"}
+    assert wrong <= {"PRE-TORCH-CUDA"}, "torch here is built for the CPU"
     prediction = document["result"]["prediction"]
-    assert (
-        prediction["measured"]
-        and prediction["verdict"] == "fits"
-        and prediction["terms"]["CUDA context"] == 1.0
-    )
+    assert prediction["measured"] and prediction["verdict"] == "fits"
+    assert prediction["terms"]["CUDA context"] == 1.0
     assert prediction["hours"] == pytest.approx(prediction["steps"] / 100, abs=0.006)
     assert set(prediction["gpu_types"].values()) == {"fits"}
 
 
 def test_a_success_names_the_launch_that_was_checked(site, tools):
     tools("nvidia-smi", code=9)
-    document, _ = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=site)
+    document, _ = preflight_json("--platform local --spec spec.toml", cwd=site)
     script, verb, *words = shlex.split(document["next"])
     launched = "train --spec spec.toml --platform local --engine transformers --gpu-ids none"
     assert verb == "submit" and words == launched.split()
     done = run_script(Path(script).name, "plan", *words, cwd=site)  # all but the start
     assert done.returncode == 0, done.stderr
-    args = [
-        "--platform",
-        "docker",
-        SKIP,
-        "--target-gpu-index",
-        "2,3",
-        "--target-gpu-memory-gb",
-        "80",
-    ]
-    more = [
-        "--engine",
-        "tao",
-        "--container-image",
-        "i",
-        "--gpu-arch",
-        "9.0",
-        "--docker-host",
-        "ssh://box",
-    ]
-    run_script(
-        "build_spec.py", "train", "--spec", "spec.toml", *more[:2], "-o", "two.toml", cwd=site
+    build(site, "train --spec spec.toml --engine tao -o two.toml")
+    document, found = preflight_json(
+        f"--platform docker {SKIP} --target-gpu-index 2,3 --target-gpu-memory-gb 80 --engine tao "
+        "--container-image i --gpu-arch 9.0 --docker-host ssh://box --spec two.toml",
+        cwd=site,
     )
-    document, found = preflight_json(*args, *more, "--spec", "two.toml", cwd=site)
     assert document["ok"], found
     launched = "--engine tao --gpu-ids 2 --image i --docker-host ssh://box"
     assert document["next"].endswith(f"submit train --spec two.toml --platform docker {launched}")
 
 
-@pytest.mark.parametrize(("platform", "engine"), [("local", "tao")])
-def test_what_launch_job_refuses_does_not_pass_and_the_fix_leads_out(site, platform, engine):
-    made = run_script(
-        "build_spec.py",
-        "train",
-        "--spec",
-        "spec.toml",
-        "--engine",
-        engine,
-        "-o",
-        "two.toml",
-        cwd=site,
-    )
-    assert made.returncode == 0, made.stderr
-    document, found = preflight_json("--platform", platform, SKIP, "--spec", "two.toml", cwd=site)
+def test_what_launch_job_refuses_does_not_pass_and_the_fix_leads_out(site):
+    build(site, "train --spec spec.toml --engine tao -o two.toml")
+    document, found = preflight_json(f"--platform local {SKIP} --spec two.toml", cwd=site)
     refused = found["JOB-ENGINE"]
-    assert (
-        refused["severity"] == "error" and platform in refused["message"] and "next" not in document
-    )
-    if platform in ("local", "docker"):
-        done = run_script(
-            "launch_job.py", "plan", "train", "--spec", "two.toml", "--platform", platform, cwd=site
-        )
-        assert done.returncode == 1 and "JOB-ENGINE" in done.stderr
-    words = shlex.split(refused["fix"])
-    if words[0] == "--engine":  # a flag for build_spec
-        engine, words = words[1], words[2:]
-        fitted = ["train", "--spec", "two.toml", "--engine", engine, "-o", "three.toml"]
-        assert run_script("build_spec.py", *fitted, cwd=site).returncode == 0
-    else:
-        fitted = ["two.toml"]
-    platform = words[words.index("--platform") + 1] if "--platform" in words else platform
-    _, found = preflight_json("--platform", platform, SKIP, "--spec", fitted[-1], cwd=site)
+    assert refused["severity"] == "error" and "local" in refused["message"]
+    assert "next" not in document
+    done = run_script("launch_job.py plan train --spec two.toml --platform local", cwd=site)
+    assert done.returncode == 1 and "JOB-ENGINE" in done.stderr
+    assert refused["fix"].endswith(".py --platform docker")
+    _, found = preflight_json(f"--platform docker {SKIP} --spec two.toml", cwd=site)
     assert "JOB-ENGINE" not in found
 
 
 def test_an_engine_that_nothing_launches_there_is_said_without_a_spec():
-    _, found = preflight_json("--platform", "local", "--engine", "tao", SKIP)
+    _, found = preflight_json(f"--platform local --engine tao {SKIP}")
     assert found["PRE-NOT-LAUNCHED"]["severity"] == "warning"
     for platform in ("docker", "slurm", "kubernetes"):
-        _, found = preflight_json("--platform", platform, "--engine", "tao", SKIP)
+        _, found = preflight_json(f"--platform {platform} --engine tao {SKIP}")
         assert "PRE-NOT-LAUNCHED" not in found
 
 
 def test_a_flag_without_effect_is_said():
-    _, found = preflight_json("--platform", "docker", SKIP, "--skill-bank", "a bank")
+    _, found = preflight_json(f"--platform docker {SKIP} --skill-bank 'a bank'")
     assert found["PRE-SKILL-BANK"]["fix"] == "drop --skill-bank 'a bank'"
 
 
@@ -587,20 +441,9 @@ def test_a_launch_is_named_when_only_this_machine_is_in_its_way(site, tools):
     """With the image that avoids the known fault and the GPUs that the spec needs; not when the
     spec is at fault."""
     tools("nvidia-smi", code=9)
-    info = {"ServerVersion": "28.0.1", "Runtimes": {"runc": {}}}
-    tools("docker", script=f"case \"$*\" in *info*) echo '{json.dumps(info)}';; esac")
-    words = ["--engine", "tao", "--gpus-per-node", "2"]
-    done = run_script(
-        "build_spec.py",
-        "train",
-        "--spec",
-        "spec.toml",
-        *words,
-        "-o",
-        "two.toml",
-        "--json",
-        cwd=site,
-    )
+    tools("docker", script=docker_script("", Runtimes={"runc": {}}))
+    line = "train --spec spec.toml --engine tao --gpus-per-node 2 -o two.toml --json"
+    done = run_script(f"build_spec.py {line}", cwd=site)
     _, *checks = shlex.split(json.loads(done.stdout)["next"])
     assert "--target-gpu-index" not in checks, "which GPUs are meant nobody has said"
     checks += ["--image", "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl"]
@@ -609,110 +452,83 @@ def test_a_launch_is_named_when_only_this_machine_is_in_its_way(site, tools):
     assert errors == {"PRE-GPU-NONE", "PRE-DOCKER-RUNTIME"} and "next" not in document
     launch = "submit train --spec two.toml --platform docker --engine tao --gpu-ids 0,1 "
     assert document["result"]["launch"].endswith(launch + found["PRE-IMAGE-ISSUE"]["fix"])
-    done = run_script(SCRIPT, *checks, cwd=site)
-    assert (
-        done.stdout.splitlines()[-1].startswith("the launch, where these are mended: ")
-        and launch in done.stdout
-    )
-    script, _, *words = shlex.split(done.stdout.splitlines()[-1].partition(": ")[2])
+    last = run_script(SCRIPT, *checks, cwd=site).stdout.splitlines()[-1]
+    said, _, proposed = last.partition(": ")
+    assert said == "the launch, where these are mended" and launch in proposed
+    script, _, *words = shlex.split(proposed)
     assert "JOB-IMAGE-ISSUE" not in run_script(Path(script).name, "plan", *words, cwd=site).stderr
-    (site / "two.toml").write_text(
-        (site / "two.toml").read_text().replace("mini_batch = 1", "mini_batch = 3")
-    )
+    text = (site / "two.toml").read_text()
+    (site / "two.toml").write_text(text.replace("mini_batch = 1", "mini_batch = 3"))
     assert "launch" not in preflight_json(*checks, cwd=site)[0]["result"]
 
 
 def test_what_is_not_known_of_gpus_is_asked_for_once(site, tools):
     tools("nvidia-smi", code=9)
     tools("docker", code=1)
-    args = ["--platform", "docker", "--engine", "tao", "--spec", "spec.toml"]
-    _, found = preflight_json(*args, cwd=site)
+    line = "--platform docker --engine tao --spec spec.toml"
+    _, found = preflight_json(line, cwd=site)
     assert found["PRE-GPU-NONE"]["severity"] == "error"
-    assert not found.keys() & {"PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN"}, "which follow from it"
-    fix = found["PRE-GPU-NONE"]["fix"]
+    follow = {"PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN"}
+    assert not found.keys() & follow
     flags = "--target-gpu-count N --target-gpu-memory-gb GIB --gpu-arch SM"
-    assert fix.endswith(f".py {flags}")
-    described = flags.replace("N", "2").replace("GIB", "80").replace("SM", "sm_90").split()
-    _, found = preflight_json(*args, *described, cwd=site)
-    assert (
-        not found.keys() & {"PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN"}
-        and not found["PRE-GPU-NONE"]["fix"]
-    )
+    assert found["PRE-GPU-NONE"]["fix"].endswith(f".py {flags}")
+    described = flags.replace("N", "2").replace("GIB", "80").replace("SM", "sm_90")
+    _, found = preflight_json(f"{line} {described}", cwd=site)
+    assert not found.keys() & follow and not found["PRE-GPU-NONE"]["fix"]
     assert found["PRE-GPU-NONE"]["severity"] == "warning"
 
 
 def test_the_engine_is_the_one_the_spec_was_built_for(site):
-    model = ["--engine", "cosmos-rl", "--model", "nvidia/Cosmos-Reason2-2B"]
-    run_script("build_spec.py", "train", "--spec", "spec.toml", *model, "-o", "rl.toml", cwd=site)
-    args = ["--platform", "docker", "--skip-platform-access", "--spec", "rl.toml"]
-    _, found = preflight_json(*args, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert (
-        "PRE-MEMORY-UNSEEN" in found and "PRE-GPU-ARCH-UNKNOWN" not in found
-    )  # not the container's engine
+    model = "--engine cosmos-rl --model nvidia/Cosmos-Reason2-2B"
+    build(site, f"train --spec spec.toml {model} -o rl.toml")
+    line = f"--platform docker {SKIP} --spec rl.toml"
+    _, found = preflight_json(line, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert "PRE-MEMORY-UNSEEN" in found
+    assert "PRE-GPU-ARCH-UNKNOWN" not in found, "not the container's engine"
 
 
 def test_a_docker_context_that_is_none(tmp_path):
     if not shutil.which("docker"):
         pytest.skip("no docker command")
-    _, found = preflight_json(
-        "--platform", "docker", env={"DOCKER_CONTEXT": "nope", "DOCKER_HOST": ""}
-    )
+    env = {"DOCKER_CONTEXT": "nope", "DOCKER_HOST": ""}
+    _, found = preflight_json("--platform docker", env=env)
     assert found["JOB-DOCKER-FAILED"]["severity"] == "error" and "PRE-GPU-NONE" not in found
 
 
 def test_data_and_spec_are_checked(site):
     text = (site / "spec.toml").read_text().replace("mini_batch = 1", "mini_batch = 3")
-    text = text.replace("[custom.vision]", "[custom.vison]")
-    (site / "spec.toml").write_text(text)
-    _, found = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=site)
+    (site / "spec.toml").write_text(text.replace("[custom.vision]", "[custom.vison]"))
+    _, found = preflight_json("--platform local --spec spec.toml", cwd=site)
     assert {"SPEC-BATCH-MULTIPLE", "SPEC-KEY-UNKNOWN"} <= found.keys()
 
 
 def test_an_8b_model_that_does_not_fit_comes_with_the_cheapest_change(site, hub):
-    model = ["--engine", "tao", "--model", "nvidia/Cosmos-Reason2-8B", "--gpus-per-node", "2"]
-    done = run_script(
-        "build_spec.py", "train", "--spec", "spec.toml", *model, "-o", "big.toml", cwd=site
-    )
-    assert done.returncode == 0, done.stderr
-    target = ["--skip-platform-access", "--target-gpu-count", "2", "--target-gpu-memory-gb", "44"]
-    args = ["--platform", "docker", *target, "--spec"]
-    _, found = preflight_json(*args, "big.toml", cwd=site, env={"HF_ENDPOINT": hub})
-    assert (
-        found["PRE-MEMORY"]["severity"] == "error" and found["PRE-GPU-TOTAL"]["severity"] == "error"
-    )
+    model = "--engine tao --model nvidia/Cosmos-Reason2-8B --gpus-per-node 2"
+    build(site, f"train --spec spec.toml {model} -o big.toml")
+    line = f"--platform docker {SKIP} --target-gpu-count 2 --target-gpu-memory-gb 44 --spec"
+    _, found = preflight_json(f"{line} big.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    about_memory = ("PRE-MEMORY", "PRE-GPU-TOTAL")
+    assert {found[id]["severity"] for id in about_memory} == {"error"}
     assert found["PRE-PLATFORM-SKIPPED"]["severity"] == "warning" and found["HUB-NOT-FOUND"]
-    fix = found["PRE-MEMORY"]["fix"].split()
-    done = run_script(
-        "build_spec.py", "train", "--spec", "big.toml", *fix, "-o", "fits.toml", cwd=site
-    )
-    assert done.returncode == 0, done.stderr
-    _, found = preflight_json(*args, "fits.toml", cwd=site, env={"HF_ENDPOINT": hub})
-    assert (
-        found["PRE-MEMORY"]["severity"] == "info" and found["PRE-GPU-TOTAL"]["severity"] == "info"
-    )
+    build(site, f"train --spec big.toml {found['PRE-MEMORY']['fix']} -o fits.toml")
+    _, found = preflight_json(f"{line} fits.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    assert {found[id]["severity"] for id in about_memory} == {"info"}
 
 
 def test_a_gpu_that_policy_and_rollouts_share_is_compared_with_both(site, hub):
-    model = ["--engine", "cosmos-rl", "--model", "nvidia/Cosmos-Reason2-8B", "--gpus-per-node", "1"]
-    adapter = ["--tuning", "lora", "--set", "train.master_dtype=bfloat16"]
-    share = ["--set", "rollout.gpu_memory_utilization=0.7", "--train-root", site / "data/train"]
-    share += ["--set", "rollout.max_response_length=256"]
-    words = (*model, *adapter, *share)
-    done = run_script("build_spec.py", "grpo", *words, "-o", "one.toml", cwd=site)
-    assert done.returncode == 0, done.stderr
-    target = [SKIP, "--target-gpu-count", "1", "--target-gpu-memory-gb", "79.6"]
-    args = ["--platform", "docker", "--image", "mine:1", *target, "--spec"]
-    document, found = preflight_json(*args, "one.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    model = "--engine cosmos-rl --model nvidia/Cosmos-Reason2-8B --gpus-per-node 1 --tuning lora"
+    share = "--set train.master_dtype=bfloat16 --set rollout.gpu_memory_utilization=0.7"
+    share += f" --set rollout.max_response_length=256 --train-root {site}/data/train"
+    build(site, f"grpo {model} {share} -o one.toml")
+    target = f"{SKIP} --target-gpu-count 1 --target-gpu-memory-gb 79.6"
+    line = f"--platform docker --image mine:1 {target} --spec"
+    document, found = preflight_json(f"{line} one.toml", cwd=site, env={"HF_ENDPOINT": hub})
     told = found["PRE-MEMORY"]
     assert told["severity"] == "error" and "vllm's share 55.72" in told["message"]
     assert "weights on their way to vllm" in document["result"]["prediction"]["terms"]
-    fix = told["fix"].split()
     assert "rollout.gpu_memory_utilization=" in told["fix"]
-    words = ("--spec", "one.toml", *fix)
-    done = run_script("build_spec.py", "grpo", *words, "-o", "fits.toml", cwd=site)
-    assert done.returncode == 0, done.stderr
-    _, found = preflight_json(*args, "fits.toml", cwd=site, env={"HF_ENDPOINT": hub})
-    told = found["PRE-MEMORY"]
+    build(site, f"grpo --spec one.toml {told['fix']} -o fits.toml")
+    told = preflight_json(f"{line} fits.toml", cwd=site, env={"HF_ENDPOINT": hub})[1]["PRE-MEMORY"]
     assert told["severity"] == "info"
     assert "gpu_memory_utilization fits from 0.32 to 0.35" in told["message"]
 
@@ -722,24 +538,16 @@ def test_what_the_job_would_not_find(site, hub):
     be written to."""
     (site / "taken").write_text("")
     table = spec.load(site / "spec.toml")
-    for key, value in (
-        ("policy.model_name_or_path", "/nowhere/model"),
-        ("train.ckpt.upload_hf", True),
-        ("train.output_dir", f"{site}/taken"),
-    ):
-        spec.set_value(table, key, value)
+    spec.set_value(table, "policy.model_name_or_path", "/nowhere/model")
+    spec.set_value(table, "train.ckpt.upload_hf", True)
+    spec.set_value(table, "train.output_dir", f"{site}/taken")
     spec.dump(table, site / "odd.toml")
-    env = {
-        "HF_ENDPOINT": "http://127.0.0.1:9",
-        "HF_TOKEN": "hf_something",
-        "DOCKER_HOST": "unix:///var/run/docker.sock",
-    }
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_something"}
+    env |= {"DOCKER_HOST": "unix:///var/run/docker.sock"}
     for platform in ("docker", "local"):
-        _, found = preflight_json("--platform", platform, "--spec", "odd.toml", cwd=site, env=env)
-        assert (
-            "/nowhere/model" in found["PRE-PATH-MISSING"]["where"]
-            and found["PRE-OUTPUT"]["severity"] == "error"
-        )
+        _, found = preflight_json(f"--platform {platform} --spec odd.toml", cwd=site, env=env)
+        assert "/nowhere/model" in found["PRE-PATH-MISSING"]["where"]
+        assert found["PRE-OUTPUT"]["severity"] == "error"
         assert "HUB-UNREACHABLE" in found and "PRE-CHECK-BROKEN" not in found
     assert found["PRE-OUTPUT"]["message"].startswith("got a file")
 
@@ -747,100 +555,66 @@ def test_what_the_job_would_not_find(site, hub):
 def test_memory_that_was_not_measured(site):
     """Weights alone that exceed the card are an error; GPUs that are not known are said not to be
     compared."""
-    run_script(
-        "build_spec.py",
-        "evaluate",
-        "--model",
-        "nvidia/Cosmos-Reason2-8B",
-        "-o",
-        "eval.toml",
-        cwd=site,
-    )
-    args = ["--platform", "kubernetes", "--skip-platform-access", "--spec"]
+    build(site, "evaluate --model nvidia/Cosmos-Reason2-8B -o eval.toml")
+    line = f"--platform kubernetes {SKIP} --spec"
     env = {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    small = ["--target-gpu-count", "1", "--target-gpu-memory-gb", "12"]
-    _, found = preflight_json(*args, "eval.toml", *small, cwd=site, env=env)
+    small = "--target-gpu-count 1 --target-gpu-memory-gb 12"
+    _, found = preflight_json(f"{line} eval.toml {small}", cwd=site, env=env)
     assert found["PRE-MEMORY"]["severity"] == "error"
-    _, found = preflight_json(*args, "eval.toml", cwd=site, env=env)
+    _, found = preflight_json(f"{line} eval.toml", cwd=site, env=env)
     assert found["PRE-MEMORY-UNSEEN"]["severity"] == "warning"
-    run_script(
-        "build_spec.py", "train", "--model", "nvidia/Cosmos-Reason2-8B", "-o", "full.toml", cwd=site
-    )
-    _, found = preflight_json(*args, "full.toml", cwd=site, env=env)
+    build(site, "train --model nvidia/Cosmos-Reason2-8B -o full.toml")
+    _, found = preflight_json(f"{line} full.toml", cwd=site, env=env)
     assert "PRE-MEMORY-UNSEEN" in found and "PRE-GPU-TOTAL" not in found
 
 
 def test_an_image_with_a_known_fault_comes_with_one_that_both_commands_take(site):
-    args = [
-        "--platform",
-        "docker",
-        "--skip-platform-access",
-        "--engine",
-        "tao",
-        "--spec",
-        "spec.toml",
-    ]
-    assert "PRE-IMAGE-ISSUE" not in preflight_json(*args, cwd=site)[1]
-    older = ["--image", "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl"]
-    _, found = preflight_json(*args, *older, cwd=site)
-    assert "launch_job" in found["PRE-IMAGE-ISSUE"]["message"]
-    fix = found["PRE-IMAGE-ISSUE"]["fix"].split()
-    assert "PRE-IMAGE-ISSUE" not in preflight_json(*args, *fix, cwd=site)[1]
-    words = [
-        "plan",
-        "train",
-        "--spec",
-        "spec.toml",
-        "--platform",
-        "docker",
-        "--engine",
-        "tao",
-        *fix,
-    ]
-    assert "JOB-IMAGE-ISSUE" not in run_script("launch_job.py", *words, cwd=site).stderr
+    line = f"--platform docker {SKIP} --engine tao --spec spec.toml"
+    assert "PRE-IMAGE-ISSUE" not in preflight_json(line, cwd=site)[1]
+    older = "--image nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl"
+    told = preflight_json(f"{line} {older}", cwd=site)[1]["PRE-IMAGE-ISSUE"]
+    assert "launch_job" in told["message"]
+    assert "PRE-IMAGE-ISSUE" not in preflight_json(f"{line} {told['fix']}", cwd=site)[1]
+    planned = f"plan train --spec spec.toml --platform docker --engine tao {told['fix']}"
+    assert "JOB-IMAGE-ISSUE" not in run_script(f"launch_job.py {planned}", cwd=site).stderr
 
 
 def test_a_spec_is_checked_for_the_image_that_is_to_run_it(site):
     table = spec.load(site / "spec.toml")
     spec.set_value(table, "policy.qwen3_vl_patch_embed", "linear")
     spec.dump(table, site / "theirs.toml")
-    args = ["--platform", "docker", SKIP, "--engine", "tao", "--spec", "theirs.toml"]
-    _, found = preflight_json(*args, cwd=site)
+    line = f"--platform docker {SKIP} --engine tao --spec"
+    _, found = preflight_json(f"{line} theirs.toml", cwd=site)
     assert found["SPEC-TRANSLATED"]["severity"] == "info"
     assert not {"JOB-IMAGE-KEY", "SPEC-KEY-UNKNOWN"} & found.keys()
-    older = ["--image", "mine:1", "--image-version", "7.1.0"]
-    document, found = preflight_json(*args, *older, cwd=site)
+    older = "--image mine:1 --image-version 7.1.0"
+    document, found = preflight_json(f"{line} theirs.toml {older}", cwd=site)
     refused = found["JOB-IMAGE-KEY"]
     assert refused["severity"] == "error" and "7.1.0" in refused["message"]
     assert refused["fix"].startswith("--image nvcr.io/") and "7.2.0" in refused["fix"]
     assert "next" not in document
-    document, found = preflight_json(*args[:-1], "spec.toml", *older, cwd=site)
+    _, found = preflight_json(f"{line} spec.toml {older}", cwd=site)
     assert not {"JOB-IMAGE-KEY", "JOB-IMAGE-VERSION"} & found.keys()
-    _, found = preflight_json(*args, "--image", "mine:1", cwd=site)
-    assert found["JOB-IMAGE-VERSION"]["severity"] == "warning"
-    assert found["JOB-IMAGE-VERSION"]["fix"] == "--image-version 7.2.0"
+    told = preflight_json(f"{line} theirs.toml --image mine:1", cwd=site)[1]["JOB-IMAGE-VERSION"]
+    assert (told["severity"], told["fix"]) == ("warning", "--image-version 7.2.0")
 
 
 @pytest.mark.parametrize("action", ["train", "inference"])
 def test_impossible_vision_settings_are_errors_and_nothing_is_assumed(action, site):
     """With the data at hand, and without."""
     table = spec.load(site / "spec.toml") if action == "train" else spec.template(action)
-    vision = (
-        spec.get(table, "custom.vision") if action == "train" else table.setdefault("vision", {})
-    )
-    vision["max_pixels"] = 4096
+    key = "custom.vision.max_pixels" if action == "train" else "vision.max_pixels"
+    spec.set_value(table, key, 4096)
     spec.dump(table, site / "small.toml")
-    args = ["--platform", "local", "--skip-platform-access", "--spec", "small.toml"]
-    document, found = preflight_json(*args, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert (
-        found["SPEC-VISION-PIXELS"]["severity"] == "error"
-        and "prediction" not in document["result"]
-    )
+    line = f"--platform local {SKIP} --spec small.toml"
+    document, found = preflight_json(line, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert found["SPEC-VISION-PIXELS"]["severity"] == "error"
+    assert "prediction" not in document["result"]
     assert [x["id"] for x in document["findings"]].count("SPEC-VISION-PIXELS") == 1
 
 
 def test_what_fits_is_one_line(site):
-    done = run_script(SCRIPT, "--platform", "local", "--spec", "spec.toml", cwd=site)
+    done = run_script(f"{SCRIPT} --platform local --spec spec.toml", cwd=site)
     (line,) = [line for line in done.stdout.splitlines() if "RTX 4090" in line]
     assert line.strip() == "fits every listed GPU from RTX 4090 (23.5 GiB) up"
     on_types = runpy.run_path(str(ROOT / "scripts" / SCRIPT))["on_types"]
@@ -851,8 +625,7 @@ def test_what_fits_is_one_line(site):
 
 
 def test_a_spec_that_is_not_there_comes_with_how_to_build_one(tmp_path):
-    _, found = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=tmp_path)
-    told = found["FILE-MISSING"]
+    told = preflight_json("--platform local --spec spec.toml", cwd=tmp_path)[1]["FILE-MISSING"]
     assert "scripts/build_spec.py" in told["message"] and not told["fix"]
 
 
@@ -974,60 +747,30 @@ def test_no_spec_makes_a_traceback(text, tmp_path_factory):
     path = tmp_path_factory.mktemp("spec") / "spec.toml"
     path.write_text(text, errors="replace")
     env = {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    preflight_json("--platform", "local", "--spec", path, "--skip-platform-access", env=env)
+    preflight_json(f"--platform local --spec {path} {SKIP}", env=env)
 
 
 def test_secrets_stay_where_they_are(site, tools, hub):
     """Values of credentials are in no output and in no argument of a process, whatever a tool
     prints."""
-    names = [
-        "HF_TOKEN",
-        "WANDB_API_KEY",
-        "NGC_CLI_API_KEY",
-        "HUGGINGFACE_HUB_TOKEN",
-        "OPENAI_API_KEY",
-        "NGC_API_KEY",
-        "ACCESS_KEY",
-        "SECRET_KEY",
-        "AWS_SESSION_TOKEN",
-    ]
-    folder = tools("docker", script="env >&2; exit 1")
-    for tool in ("nvidia-smi", "nvidia-ctk", "ssh", "kubectl"):
-        tools(tool, script="env >&2; exit 1")
-    env = {name: f"{CANARY}-{name}" for name in names} | {
-        "HF_ENDPOINT": hub,
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-    }
+    names = "HF_TOKEN WANDB_API_KEY NGC_CLI_API_KEY HUGGINGFACE_HUB_TOKEN OPENAI_API_KEY"
+    names += " NGC_API_KEY ACCESS_KEY SECRET_KEY AWS_SESSION_TOKEN"
+    for tool in ("docker", "nvidia-smi", "nvidia-ctk", "ssh", "kubectl"):
+        folder = tools(tool, script="env >&2; exit 1")
+    env = {name: f"{CANARY}-{name}" for name in names.split()}
+    env |= {"HF_ENDPOINT": hub, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "SLURM_HOSTNAME": "login"}
+    key = f"AKIA{token_hex(8).upper()}:{CANARY}"
+    paths = f"--path d=s3://bucket/x --path m=hf://nvidia/gated --path p=s4://{key}@h/x"
     for platform in ("docker", "slurm", "kubernetes", "local"):
-        for form in ([], ["--json"]):
-            places = (
-                "d=s3://bucket/x",
-                "m=hf://nvidia/gated",
-                f"p=s4://AKIA{token_hex(8).upper()}:{CANARY}@h/x",
-            )
-            args = [
-                "--platform",
-                platform,
-                "--spec",
-                "spec.toml",
-                *(x for place in places for x in ("--path", place)),
-            ]
-            done = run_script(
-                SCRIPT,
-                *args,
-                "--timeout",
-                "20",
-                *form,
-                cwd=site,
-                env=env | {"SLURM_HOSTNAME": "login"},
-            )
-            assert CANARY not in done.stdout + done.stderr, platform
+        line = f"--platform {platform} --spec spec.toml {paths} --timeout 20 --save told.json"
+        done = run_script(f"{SCRIPT} {line}", cwd=site, env=env)
+        told = (site / "told.json").read_text()
+        assert CANARY not in done.stdout + done.stderr + told, platform
     assert CANARY not in (folder / "calls").read_text()
 
 
 @pytest.mark.parametrize("name", ["", "datasets/", "no name/x y"])
 def test_an_address_without_a_repository_is_a_finding(name):
-    words = ("--platform", "local", "--skip-platform-access", "--path", f"a=hf://{name}")
-    _, found = preflight_json(*words)
+    _, found = preflight_json(f"--platform local {SKIP} --path 'a=hf://{name}'")
     assert found["HUB-NAME"]["fix"].endswith("--path a=hf://ORG/NAME")
     assert "PRE-CHECK-BROKEN" not in found

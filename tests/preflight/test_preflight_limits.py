@@ -57,12 +57,7 @@ def test_a_silent_endpoint_never_holds_the_run(tmp_path):
         env = {"HF_ENDPOINT": address, "AWS_ENDPOINT_URL": address}
         env |= {"AWS_ACCESS_KEY_ID": CANARY, "AWS_SECRET_ACCESS_KEY": CANARY}
         started = time.monotonic()
-        paths = [
-            "--path",
-            "model=hf://nvidia/Cosmos-Reason2-8B",
-            "--path",
-            "data=s3://bucket/train",
-        ]
+        paths = "--path model=hf://nvidia/Cosmos-Reason2-8B --path data=s3://bucket/train".split()
         _, found = preflight_json("--platform", "local", "--timeout", "2", *paths, env=env)
         assert time.monotonic() - started < 300 and found["PRE-TIMEOUT"]["where"] == "paths"
 

@@ -41,9 +41,8 @@ noise"""
         ("cpu", 0, 40, "idle", True),
         ("mixed", 6, 2, "idle*", False),
     ]
-    assert (
-        rows[0].is_default and rows[0].minutes == 2880 and rows[2].minutes == partitions.UNLIMITED
-    )
+    assert rows[0].is_default and rows[0].minutes == 2880
+    assert rows[2].minutes == partitions.UNLIMITED
 
 
 @pytest.mark.parametrize(

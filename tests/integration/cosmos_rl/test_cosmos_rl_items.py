@@ -3,7 +3,6 @@ check_dataset predicts, the labels and pixels those of the embedded engine."""
 
 import json
 import random
-import subprocess
 from pathlib import Path
 
 import cosmos_rl_packages
@@ -13,6 +12,7 @@ import pytest
 import tomli_w
 from clip_files import write_clip
 from PIL import Image
+from support import called
 
 from cosmos_reason.data import clip_files, conversations, survey
 from cosmos_reason.data import facts as dataset_facts
@@ -160,12 +160,9 @@ def packed(spec, folder, *before):
     """(ids and labels of every item, pixels by "INDEX.KEY") from the real packer."""
     folder.mkdir(exist_ok=True)
     (folder / "spec.toml").write_text(tomli_w.dumps(spec))
-    done = subprocess.run(
+    done = called(
         cosmos_rl_packages.command(PROGRAM, folder / "spec.toml", folder / "packed.json"),
         env=cosmos_rl_packages.environment(*before),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "patch: frames reach the model" in done.stdout
@@ -248,13 +245,7 @@ def test_a_prompt_of_reinforcement_learning_may_hold_text_alone(tiny_model, root
         document.set_value(spec, key, value)
     (tmp_path / "spec.toml").write_text(tomli_w.dumps(spec))
     command = cosmos_rl_packages.command(ASKED, tmp_path / "spec.toml", tmp_path / "rows.json")
-    done = subprocess.run(
-        command,
-        env=cosmos_rl_packages.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = called(command, env=cosmos_rl_packages.environment())
     assert done.returncode == 0, done.stderr[-3000:]
     text, clip, image = json.loads((tmp_path / "rows.json").read_text())
     assert (text["clips"], clip["clips"], image["clips"]) == ([], ["video"], ["image"])

@@ -15,7 +15,7 @@ import httpx
 import oracles
 import pytest
 from slurm_cluster import free_ports
-from support import ROOT, run_script
+from support import ROOT, called, run_script
 
 from cosmos_reason.spec import document
 
@@ -138,13 +138,7 @@ def test_rewards_and_prompts_through_the_classes_of_grpo(built):
     forms = 'train.train_policy.reward_function=["single_choice", "format"]'
     settings = [word for one in ("generations=4", forms, *short) for word in ("--set", one)]
     path = built("grpo", "--gpus-per-node", 4, *settings)
-    done = subprocess.run(
-        cosmos_rl_packages.command(GRPO, path),
-        env=cosmos_rl_packages.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = called(cosmos_rl_packages.command(GRPO, path), env=cosmos_rl_packages.environment())
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["rewards"] == [2.0, 1.0, 0.0, 1.0]

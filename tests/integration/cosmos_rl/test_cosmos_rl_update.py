@@ -3,11 +3,10 @@ its weights are those of a plain computation."""
 
 import json
 import re
-import subprocess
 
 import cosmos_rl_packages
 import pytest
-from support import run_script
+from support import called, run_script
 
 from cosmos_reason.checkpoints import trainer_log
 
@@ -333,12 +332,8 @@ def test_the_loss_of_a_supervised_run_weighs_tokens_alike_also_after_a_resume(
         *("--train-root", train, "--gpus-per-node", 1, *words, "-o", path),
     )
     assert path.is_file(), done.stderr
-    done = subprocess.run(
-        cosmos_rl_packages.command(SUPERVISED, path),
-        env=cosmos_rl_packages.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+    done = called(
+        cosmos_rl_packages.command(SUPERVISED, path), env=cosmos_rl_packages.environment()
     )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
@@ -383,13 +378,7 @@ def test_an_update_of_the_policy_is_that_of_a_plain_computation(tiny_model, data
         *("--train-root", dataset / "train", "--gpus-per-node", 4, *words, "-o", path),
     )
     assert done.returncode == 0, done.stderr
-    done = subprocess.run(
-        cosmos_rl_packages.command(UPDATE, path),
-        env=cosmos_rl_packages.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = called(cosmos_rl_packages.command(UPDATE, path), env=cosmos_rl_packages.environment())
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert len(set(seen["rewards"])) > 1

@@ -73,9 +73,8 @@ def test_a_root_in_s3(root, tmp_path):
 
 def test_listing_fetches_no_media(root, tmp_path):
     result, found = check(root, "--decode", "none", expect=1)
-    assert found["DATA-MEDIA-UNOPENED"] == ["r0", "r2", "r4"] and found["DATA-MEDIA-MISSING"] == [
-        "r3"
-    ]
+    assert found["DATA-MEDIA-UNOPENED"] == ["r0", "r2", "r4"]
+    assert found["DATA-MEDIA-MISSING"] == ["r3"]
     assert result["train"]["clips_with_problems"] == 2 and fetched(tmp_path) == ["annotations.json"]
 
 

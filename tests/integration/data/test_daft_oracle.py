@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import oracles
 import pytest
 from clip_files import write_clip
-from support import run_script
+from support import called, run_script
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +28,7 @@ def validate():
             "--strict",
         ]
         environment = {**os.environ, "PYTHONPATH": str(packages)}
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, check=False
-        ).stdout
+        return called(command, env=environment).stdout
 
     return run
 

@@ -3,7 +3,6 @@ against the official processors and models of transformers 4.57."""
 
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +10,7 @@ import oracles
 import pytest
 import torch
 from PIL import Image
+from support import called
 
 from cosmos_reason.data.annotations import read
 from cosmos_reason.data.samples import Media, Turn
@@ -88,12 +88,9 @@ def official(program, output, *arguments):
         "PYTHONPATH": f"{oracles.transformers('4.57')}{os.pathsep}{oracles.qwen_vl_utils()}",
         "HF_HUB_OFFLINE": "1",
     }
-    done = subprocess.run(
+    done = called(
         [sys.executable, "-c", START + program, *map(str, arguments), str(output)],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return np.load(output)

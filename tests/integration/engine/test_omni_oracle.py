@@ -7,14 +7,13 @@ says what our converted folder must be. It lives beside the main environment and
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import docker_engine
 import oracles
 import pytest
 from omni_layouts import NANO, SUPER, write_layout
-from support import run_script
+from support import called, run_script
 
 from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import tiny_omni
@@ -110,14 +109,7 @@ def folders(tmp_path_factory):
 
 def run_python(code, *args, path=None):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(path or "")}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-        check=False,
-    )
+    done = called([sys.executable, "-c", code, *args], env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -163,11 +155,8 @@ def validate(folders, *flags, env=None):
 
 def test_transformers_validates_here(folders):
     code, found = validate(folders, "--validate")
-    assert (
-        code == 0
-        and [f["id"] for f in found] == ["CKPT-LOADABLE"]
-        and "81 tensors" in found[0]["message"]
-    )
+    assert code == 0 and [f["id"] for f in found] == ["CKPT-LOADABLE"]
+    assert "81 tensors" in found[0]["message"]
     code, found = validate(folders, "--validate-with-image", "image:1", env={"PATH": "/nowhere"})
     assert code == 3 and [f["id"] for f in found] == ["CKPT-NO-DOCKER"]
 

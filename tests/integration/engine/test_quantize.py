@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from launch_site import met_at_work
 from safetensors.torch import load_file
-from support import ROOT, run_script
+from support import ROOT, called, run_script
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.checkpoints import quantized
@@ -91,12 +90,9 @@ def results(tiny_model, tiny_reason1, dataset, tmp_path_factory, environment):
             spec["evaluation"] = evaluation | {"media_dir": str(folder), "max_tokens": 3}
         document.dump(spec, root / f"{scheme}.toml")
     library = {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{ROOT / 'scripts'}"}
-    done = subprocess.run(
+    done = called(
         [sys.executable, "-c", QUANTIZE, *root.glob("*.toml")],
         env=os.environ | environment | library,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return root

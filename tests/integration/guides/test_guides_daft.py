@@ -58,14 +58,7 @@ def test_from_a_daft_dataset_to_a_quantized_model(tmp_path, dataset, tiny_model)
     words += ["--set", "custom.train_dataset.response_mode=think", "-o", "tao.toml"]
     succeed(tmp_path, "build_spec.py", "train", *words)
     assert "cosmos-rl" in carried(tmp_path, "train", "tao.toml")
-    words = [
-        "--spec",
-        "tao.toml",
-        "--engine",
-        "transformers",
-        "--unset",
-        "validation.freq_in_epoch",
-    ]
+    words = "--spec tao.toml --engine transformers --unset validation.freq_in_epoch".split()
     words += [*sets(SMALL_RUN + EACH_SAVE), *sets(SMALL_CLIPS, "custom.vision.")]
     succeed(tmp_path, "build_spec.py", "train", *words, "-o", "spec.toml")
     trained = ran(tmp_path, "train", "spec.toml")

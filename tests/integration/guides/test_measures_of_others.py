@@ -4,11 +4,11 @@ scipy with the definition of the cookbook for AP3D. The packages lie beside the 
 
 import json
 import random
-import subprocess
 import sys
 
 import oracles
 import pytest
+from support import called
 
 from cosmos_reason.answers import matching, places, structures
 from cosmos_reason.answers.structures import Item
@@ -29,14 +29,7 @@ def ask():
     def run(code: str, cases: object):
         head = f"import sys, json\nsys.path.insert(0, {str(folder)!r})\n"
         head += "cases = json.load(sys.stdin)\n"
-        done = subprocess.run(
-            [sys.executable, "-c", head + code],
-            input=json.dumps(cases),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = called([sys.executable, "-c", head + code], input=json.dumps(cases), timeout=300)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

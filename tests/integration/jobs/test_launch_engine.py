@@ -154,14 +154,7 @@ def test_a_training_whose_only_export_found_the_disk_full_is_completed_by_a_retr
     )
     done = run_script("launch_job.py", "retry", again.job_id, cwd=world)
     assert done.returncode == 2 and "JOB-NOT-FAILED" in done.stderr
-    line = [
-        "--parent-job",
-        f"jobs/{again.job_id}",
-        "--engine",
-        "transformers",
-        "-o",
-        "more.toml",
-    ]
+    line = f"--parent-job jobs/{again.job_id} --engine transformers -o more.toml".split()
     done = run_script("build_spec.py", "train", *line, cwd=world)
     assert done.returncode == 1 and "SPEC-RESUME-DONE" in done.stderr
 
@@ -199,7 +192,8 @@ def test_an_evaluation_in_a_container_too(world, dockerd):
 def rows_of_an_evaluation(world, *words, **where):
     code, record = watched(world, submit(world, "evaluate", *words, **where))
     questions = len(files.read_json(world / "data/train/annotations.json"))
-    assert code == 0 and record.evidence == {
+    assert code == 0
+    assert record.evidence == {
         "rows": questions,
         "questions": questions,
         "failed": 0,
@@ -263,11 +257,8 @@ def test_an_evaluation_with_unreadable_clips_says_how_many_rows_failed(world):
     document.dump(evaluate, world / "lame.toml")
     code, record = watched(world, submit(world, "evaluate", name="lame"))
     failed = record.evidence["failed"]
-    assert (
-        code == 0
-        and failed == len(records) // 2
-        and f"{failed} of {len(records)} rows are errors" in record.reason
-    )
+    assert code == 0 and failed == len(records) // 2
+    assert f"{failed} of {len(records)} rows are errors" in record.reason
     assert record.reason in run_script("launch_job.py", "status", record.job_id, cwd=world).stdout
 
 

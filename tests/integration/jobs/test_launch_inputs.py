@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import servers
 from docker_engine import IMAGE
 from launch_site import Site, change, ended, write_annotations, write_model, write_state
-from support import ROOT, run_script
+from support import ROOT, called, run_script
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import engines, launch, progress
@@ -151,9 +150,8 @@ def test_results_are_uploaded_on_request(site, bucket):
     done = run_script("launch_job.py", "upload", record.job_id, f"{bucket}/results", *where)
     result = json.loads(done.stdout)["result"]
     names = {found.name for found in s3.objects(f"{bucket}/results/{record.job_id}")}
-    assert (
-        done.returncode == 0 and result["files"] == len(names) and {"job.json", "log.txt"} < names
-    )
+    assert done.returncode == 0 and result["files"] == len(names)
+    assert {"job.json", "log.txt"} < names
     assert "output_dir/20260101000000/safetensors/step_3/model.safetensors" in names
     assert "canary" not in done.stdout + done.stderr
     assert "printed: [hidden]" in s3.local(f"{bucket}/results/{record.job_id}/log.txt").read_text()
@@ -226,13 +224,7 @@ def submit_from_hub(site, hub, words, **request):
         str(site.root),
         json.dumps(request),
     ]
-    done = subprocess.run(
-        [*command, json.dumps(words)],
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = called([*command, json.dumps(words)], env=os.environ | env)
     assert "canary" not in done.stdout + done.stderr
     folders = jobs.folders(site.jobs)
     return done.returncode, done.stderr, folders[0] if folders else None
@@ -251,9 +243,8 @@ def test_a_hub_model_is_pinned_to_its_commit_and_recorded(site, hub):
         (entry,) = [
             entry for entry in record.inputs if entry["role"] == "policy.model_name_or_path"
         ]
-        assert entry["source"] == f"hf_model://lab/good@{servers.COMMIT}" and entry["path"] == str(
-            place
-        )
+        assert entry["source"] == f"hf_model://lab/good@{servers.COMMIT}"
+        assert entry["path"] == str(place)
     assert hub.sent.count("model.safetensors") == 1
     assert all(
         b"canary" not in path.read_bytes() for path in site.jobs.rglob("*") if path.is_file()
@@ -263,11 +254,8 @@ def test_a_hub_model_is_pinned_to_its_commit_and_recorded(site, hub):
 def test_a_hub_omni_model_is_refused_before_its_weights_are_fetched(site, hub):
     change(site, "train", policy__model_name_or_path="lab/omni")
     code, said, folder = submit_from_hub(site, hub, [])
-    assert (
-        code == 1
-        and "SPEC-MODEL-OMNI" in said
-        and "fix: scripts/prepare_cosmos3_vlm_checkpoint.py" in said
-    )
+    assert code == 1 and "SPEC-MODEL-OMNI" in said
+    assert "fix: scripts/prepare_cosmos3_vlm_checkpoint.py" in said
     assert hub.sent == ["config.json"] and folder is None
 
 

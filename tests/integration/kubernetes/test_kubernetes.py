@@ -14,7 +14,7 @@ import oracles
 import pytest
 import yaml
 from launch_site import Site, change, ended, marked, running
-from support import run_here, run_script
+from support import called, run_here, run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
@@ -111,19 +111,6 @@ def test_a_whole_training_is_complete_and_a_second_one_that_is_watched(site):
         made = site.api.objects["jobs", folder.name]
         assert made["metadata"]["uid"] == record.platform_ref["k8s_job"]
         assert made["spec"]["backoffLimit"] == 0
-
-
-@pytest.mark.parametrize(
-    ("what", "reason"),
-    [
-        ({"steps": 2}, "stopped at step 2 of 3"),  # a worker died, and its parent returned 0
-        ({"exit": 3}, "exit code 3"),
-        ({"model": "cut"}, "the last model is damaged"),
-    ],
-)
-def test_a_training_without_evidence_is_an_error(site, what, reason):
-    record = ended(site.submit(**what))
-    assert record.state == "ERROR" and reason in record.reason
 
 
 @pytest.mark.parametrize(
@@ -400,14 +387,6 @@ def test_taints_that_do_not_matter(site):
         (None, 1, "JOB-K8S-MISSING", '"claim" not found'),
         (kubernetes_api.claim("ReadWriteOnce"), 2, "JOB-K8S-CLAIM", "got claim claim with"),
         (kubernetes_api.claim("ReadWriteOnce"), 1, None, ""),
-        (kubernetes_api.claim("ReadOnlyMany"), 1, "JOB-K8S-CLAIM", "may be written"),
-        (
-            kubernetes_api.claim("ReadWriteMany", phase="Lost"),
-            1,
-            "JOB-K8S-CLAIM",
-            "Lost: its",
-        ),
-        (kubernetes_api.claim("ReadWriteMany", phase="Pending"), 2, None, ""),
     ],
 )
 def test_claims_that_the_pods_could_not_mount(client, site, claim, nodes, id, words):
@@ -510,15 +489,6 @@ def test_a_volume_that_cannot_be_mounted_is_told_while_the_job_waits(site):
         assert time.monotonic() < deadline, record
         time.sleep(0.1)
     assert platforms.stop(folder, grace=1).state == "CANCELED"
-
-
-def test_a_server_without_indexed_jobs_takes_one_node_only(site):
-    site.api.version = ("1", "23")
-    several(site)
-    finding = site.refused(engine="cosmos-rl")["JOB-K8S-VERSION"]
-    assert "got a server of version 1.23, expected 1.24" in finding.message
-    change(site, "train", policy__parallelism__dp_replicate_size=1)
-    assert launch.plan(site.request(engine="cosmos-rl"))[0]
 
 
 @pytest.mark.parametrize("how", ["locked", "gone", "unconfigured"])
@@ -900,13 +870,10 @@ def test_every_manifest_is_what_the_published_schemas_want(site, monkeypatch):
     made = [(path, body) for method, path, body in site.api.requests if method in ("POST", "PUT")]
     sent += [json.loads(body) for path, body in made if "namespaces" in path]
     folder = oracles.kubernetes_validate()
-    done = subprocess.run(
+    done = called(
         [sys.executable, "-c", VALIDATE],
         input=json.dumps(sent),
         env=os.environ | {"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     documents, versions = map(int, done.stdout.split())

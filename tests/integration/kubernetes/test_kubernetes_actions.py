@@ -4,7 +4,6 @@ kubectl, with a tiny model. The server is the stand-in, whose pods are processes
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import oracles
 import pytest
 import study_world
 from study_world import flags, succeed
-from support import ROOT
+from support import ROOT, called
 
 from cosmos_reason.base import files
 from cosmos_reason.jobs import progress
@@ -117,9 +116,7 @@ def test_trials_are_jobs_there(world, api):
     asked += ["--range", "lr=1e-5..1e-3", "--pruner", "none", "--trials", "1", "--gpu-ids", "none"]
     asked += ["--every", "0.5", "--platform", "kubernetes", "--json", "--", *words(world)]
     command = [sys.executable, str(ROOT / "scripts" / "tune_hyperparameters.py"), *asked]
-    done = subprocess.run(
-        command, cwd=world, capture_output=True, text=True, timeout=HANG, check=False
-    )
+    done = called(command, cwd=world, timeout=HANG)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)
     records = study.open_or_begin(world / "study").trials()

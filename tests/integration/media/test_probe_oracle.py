@@ -60,11 +60,8 @@ def ffprobe(path):
 
 def compare(path):
     facts, (stream, container) = media.probe(path), ffprobe(path)
-    assert (facts.width, facts.height, facts.frames) == (
-        stream["width"],
-        stream["height"],
-        int(stream["nb_read_frames"]),
-    )
+    assert (facts.width, facts.height) == (stream["width"], stream["height"])
+    assert facts.frames == int(stream["nb_read_frames"])
     assert facts.fps == pytest.approx(float(Fraction(stream["avg_frame_rate"])), rel=1e-6)
     last = media.decode_frames(path, [facts.frames - 1])
     assert last.shape == (1, facts.height, facts.width, 3)

@@ -13,6 +13,7 @@ import oracles
 import pytest
 from clip_files import write_turned_clip
 from PIL import Image
+from support import called
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.frames import Sampler
@@ -33,13 +34,10 @@ def oracle():
     folder = oracles.qwen_vl_utils()
 
     def ask(questions):
-        done = subprocess.run(
+        done = called(
             [sys.executable, str(Path(__file__).parent / "qwen_vl_oracle.py")],
             input=json.dumps(questions),
             env={**os.environ, "PYTHONPATH": str(folder)},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout.splitlines()[-1])

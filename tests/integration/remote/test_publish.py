@@ -243,9 +243,8 @@ def check_sent(files, folder):
 
 def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
     done, said = publish(folder, "--hub", REPO)
-    assert (
-        done.returncode == 0 and hub.calls == [] and hub.repos == {} and not said["result"]["sent"]
-    )
+    assert done.returncode == 0 and hub.calls == [] and hub.repos == {}
+    assert not said["result"]["sent"]
     names = [row["name"] for row in said["result"]["files"]]
     assert names[-1] == "README.md" and "config.json" in names and "stray.safetensors" not in names
     assert {".env", "optimizer.pt", "pytorch_model.bin", "x.pth", "checkpoints"} <= set(
@@ -253,17 +252,12 @@ def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
     )
     listed = run_script(SCRIPT, folder, "--hub", REPO)
     text, suggested = listed.stdout, listed.stderr.splitlines()[-1]
-    assert (
-        "(private, new)" in text
-        and "nothing was sent: add --yes" in text
-        and "stay here: .env" in text
-    )
+    assert "(private, new)" in text and "nothing was sent: add --yes" in text
+    assert "stay here: .env" in text
     assert hub.calls == []
     script, *args = shlex.split(suggested.removeprefix("next: "))
-    assert (
-        run_script(Path(script).name, *args).returncode == 0
-        and "config.json" in hub.repos[REPO]["files"]
-    )
+    assert run_script(Path(script).name, *args).returncode == 0
+    assert "config.json" in hub.repos[REPO]["files"]
 
 
 @pytest.mark.promise
@@ -280,25 +274,17 @@ def test_a_new_repository_is_private_and_holds_what_was_listed(hub, folder):
     serve = shlex.split(said["result"]["serve"])
     assert serve[:5] == ["vllm", "serve", REPO, "--served-model-name", REPO.partition("/")[2]]
     repo = hub.repos[REPO]
-    assert repo["private"] and said["result"]["address"].startswith(
-        f"https://huggingface.co/{REPO}/commit/"
-    )
+    assert repo["private"]
+    assert said["result"]["address"].startswith(f"https://huggingface.co/{REPO}/commit/")
     assert set(repo["files"]) == {row["name"] for row in said["result"]["files"]}
     check_sent(repo["files"], folder)
     card = repo["files"]["README.md"].decode()
-    assert (
-        "base_model: nvidia/Cosmos-Reason2-2B" in card
-        and "| accuracy | 0.875 |" in card
-        and "f1" not in card
-    )
-    assert (
-        "| records | 321 |" in card
-        and "| train.optm_lr | 2e-05 |" in card
-        and "| policy.lora.r | 8 |" in card
-    )
-    assert (
-        "| train.optm_name | AdamW |" in card and "CANARY" not in card and "123454321" not in card
-    )
+    assert "base_model: nvidia/Cosmos-Reason2-2B" in card and "| accuracy | 0.875 |" in card
+    assert "f1" not in card
+    assert "| records | 321 |" in card and "| train.optm_lr | 2e-05 |" in card
+    assert "| policy.lora.r | 8 |" in card
+    assert "| train.optm_name | AdamW |" in card and "CANARY" not in card
+    assert "123454321" not in card
     assert str(folder.parents[3]) not in card and "hf_write" not in done.stdout + done.stderr
 
 
@@ -309,11 +295,8 @@ def test_the_card_of_a_merged_model_is_told_where_its_job_is(hub, folder, model,
         json.dumps({"schema_version": 1, "accuracy": 0.75, "per_type": {"x": 1}})
     )
     card = publish(merged, "--hub", REPO, "--job-dir", job)[1]["result"]["card"]
-    assert (
-        "| accuracy | 0.75 |" in card
-        and "| records | 321 |" in card
-        and "schema_version" not in card
-    )
+    assert "| accuracy | 0.75 |" in card and "| records | 321 |" in card
+    assert "schema_version" not in card
     card = publish(folder, "--hub", REPO, "--job-dir", job)[1]["result"]["card"]
     assert "| accuracy | 0.875 |" in card, (
         "its own row counts more than what an evaluation left in the job"
@@ -382,11 +365,8 @@ def test_what_must_not_be_published(hub, folder, model, tmp_path):
     fixed = said["findings"][0]["message"].partition("; name ")[2]
     assert publish(fixed, "--hub", REPO)[0].returncode == 0
     done, said = publish(model.parent / "omni", "--hub", REPO, "--yes")
-    assert (
-        done.returncode == 2
-        and ids(said) == ["CKPT-NOT-MODEL"]
-        and "prepare_" in said["findings"][0]["fix"]
-    )
+    assert done.returncode == 2 and ids(said) == ["CKPT-NOT-MODEL"]
+    assert "prepare_" in said["findings"][0]["fix"]
     os.truncate(next(folder.glob("model-*.safetensors")), 1000)
     done, said = publish(folder, "--hub", REPO, "--yes")
     assert done.returncode == 1 and "CKPT-SHARD-DAMAGED" in ids(said)

@@ -1,10 +1,8 @@
 """Specs in an editor: taplo, which editors run, takes the schema that their first line names."""
 
-import subprocess
-
 import oracles
 import pytest
-from support import run_script
+from support import called, run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.spec import document
@@ -18,9 +16,7 @@ def lint():
 
     def run(path):
         command = [program, "lint", path.name]
-        done = subprocess.run(
-            command, cwd=path.parent, capture_output=True, text=True, timeout=300, check=False
-        )
+        done = called(command, cwd=path.parent, timeout=300)
         return done.returncode, done.stderr
 
     return run

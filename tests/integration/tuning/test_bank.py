@@ -3,7 +3,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 import tomli_w
 import yaml
 from clip_files import record, write_dataset
-from support import ROOT, run_script
+from support import ROOT, called, run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
@@ -43,14 +42,11 @@ def test_the_published_runner_searches_what_our_schemas_say(tmp_path, tuning):
     packages = oracles.installed("nvidia-tao-automl-7.2.0", RUNNER)
     spec = built_spec(tmp_path, tuning)
     asked = {"spec": spec, "tuning": tuning, "algorithms": SEARCHES, "trials": 6}
-    done = subprocess.run(
+    done = called(
         [sys.executable, str(Path(__file__).with_name("tao_automl_oracle.py")), ROOT, tmp_path],
         input=json.dumps(asked),
         env={**os.environ, "PYTHONPATH": str(packages)},
-        capture_output=True,
-        text=True,
         timeout=600,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
@@ -110,13 +106,10 @@ def test_the_commands_of_the_bank_pass_the_flags_that_our_jobs_pass(tmp_path, ac
     (programs / "cosmos-rl-inference").chmod(0o755)
     (programs / "python").symlink_to(sys.executable)
 
-    done = subprocess.run(
+    done = called(
         ["sh", "-c", BANK["actions"][action]["command"].format(config_path=config)],
         env={"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(programs)},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     job = SimpleNamespace(engine="tao", action=action, options={})

@@ -26,16 +26,7 @@ from cosmos_reason.tuning import study
 pytestmark = pytest.mark.integration
 
 SCRIPT = ROOT / "scripts" / "tune_hyperparameters.py"
-SPACE = [
-    "--spec",
-    "train.toml",
-    "--eval-spec",
-    "eval.toml",
-    "--range",
-    "lr=1e-5..1e-3",
-    "--pruner",
-    "none",
-]
+SPACE = "--spec train.toml --eval-spec eval.toml --range lr=1e-5..1e-3 --pruner none".split()
 BUDGET = ["--trials", "2", "--gpu-ids", "none", "--every", "0.4"]
 
 
@@ -105,7 +96,7 @@ def test_killed_ten_times_every_trial_is_accounted_for_once(world):
 def planned_study(world, budget):
     """The plan, and the words after `run --study whole` of the command that it says comes next."""
     done = run_script(
-        "tune_hyperparameters.py", "plan", "--study", "whole", *SPACE, *budget, "--json", cwd=world
+        "tune_hyperparameters.py plan --study whole", *SPACE, *budget, "--json", cwd=world
     )
     planned = json.loads(done.stdout)["result"]
     assert done.returncode == 0 and not (world / "whole").exists()
@@ -201,10 +192,8 @@ def test_a_job_of_another_host_is_asked_about_there(world, planned):
     made.write(made.trial(2) | {"state": study.RUNNING, "objective": None, "ended_at": None})
     process = begin(world, "elsewhere", *BUDGET)
     document = json.loads(process.communicate(timeout=300)[0])
-    assert (
-        process.returncode == 3
-        and "started on other; ask there" in document["findings"][0]["message"]
-    )
+    assert process.returncode == 3
+    assert "started on other; ask there" in document["findings"][0]["message"]
     assert made.trial(2)["state"] == study.RUNNING and len(jobs.folders(job.parent)) == 2
 
 
@@ -267,10 +256,7 @@ def test_failing_trials_are_recorded_and_end_a_hopeless_study(world):
 def test_validation_loss_as_objective_prunes_and_needs_no_evaluation(world):
     words = ["--spec", "train.toml", "--range", "lr=1e-7..1e-2", "--objective", "val_loss"]
     done = run_script(
-        "tune_hyperparameters.py",
-        "run",
-        "--study",
-        "proxy",
+        "tune_hyperparameters.py run --study proxy",
         *words,
         *BUDGET,
         cwd=world,

@@ -50,10 +50,7 @@ def test_twelve_trials_beat_the_spec_written_by_hand(tmp_path):
         *["--gpu-ids", "none"] * 2,
     ]
     done = run_script(
-        "tune_hyperparameters.py",
-        "run",
-        "--study",
-        "s",
+        "tune_hyperparameters.py run --study s",
         *words,
         "--json",
         cwd=tmp_path,
@@ -62,9 +59,8 @@ def test_twelve_trials_beat_the_spec_written_by_hand(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["result"]
     print(json.dumps(found, indent=1), done.stderr)
-    assert (
-        found["trained"] == 12 and found["best"]["objective"] > found["default"] > found["baseline"]
-    )
+    assert found["trained"] == 12
+    assert found["best"]["objective"] > found["default"] > found["baseline"]
     assert len(study.open_or_begin(tmp_path / "s").trials()) == 13
     run_script("tune_hyperparameters.py", "report", "--study", "s", cwd=tmp_path)
     assert "The winning spec" in (tmp_path / "s" / "report.html").read_text()
