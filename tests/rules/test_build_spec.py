@@ -13,6 +13,7 @@ import pytest
 import support_specs
 from launch_site import write_state
 from support import ROOT, run_script, tokens
+from support_specs import run_by_id as run
 from support_specs import write_facts
 
 from cosmos_reason import cli
@@ -33,18 +34,12 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(line, output="spec.toml"):
-    """(exit code, findings by id, spec or None) of a command line, in this process."""
-    code, found, written = support_specs.run(line, output)
-    return code, {one.id: one for one in found}, written
-
-
 # ---- what it makes -------------------------------------------------------------------------------
 
 
 def test_a_lora_spec_for_eight_gpus_is_one_command(here):
-    words = ["--tuning", "lora", "--train-root", "data/train", "--gpus-per-node", 8]
-    done = run_script("build_spec.py", "train", *words, "-o", "s.toml", cwd=here)
+    line = "train --tuning lora --train-root data/train --gpus-per-node 8 -o s.toml"
+    done = run_script(f"build_spec.py {line}", cwd=here)
     assert done.returncode == 0, done.stderr
     text = (here / "s.toml").read_text()
     made = tomllib.loads(text)
@@ -52,10 +47,8 @@ def test_a_lora_spec_for_eight_gpus_is_one_command(here):
     assert made["policy"]["parallelism"]["dp_shard_size"] == 8
     assert made["policy"]["lora"]["target_modules"]
     assert made["custom"]["train_dataset"]["media_path"] == str(here / "data" / "train")
-    assert (
-        done.stdout.startswith("wrote s.toml: global batch 32 (4 x 8 data-parallel ranks)")
-        and "next:" not in done.stderr
-    )  # the model must be converted first
+    assert done.stdout.startswith("wrote s.toml: global batch 32 (4 x 8 data-parallel ranks)")
+    assert "next:" not in done.stderr, "the model must be converted first"
     origins = json.loads((here / "s.origins.json").read_text())
     jsonschema.validate(origins, bundle.schema("origins"))
     assert origins["origins"]["policy.parallelism.dp_shard_size"] == "--gpus-per-node 8"
@@ -64,15 +57,10 @@ def test_a_lora_spec_for_eight_gpus_is_one_command(here):
 
 
 def test_json_is_one_document(here):
-    done = run_script(
-        "build_spec.py", "train", "--train-root", "data/train", "-o", "s.toml", "--json", cwd=here
-    )
+    done = run_script("build_spec.py train --train-root data/train -o s.toml --json", cwd=here)
     document = json.loads(done.stdout)
-    assert (document["ok"], document["command"], document["result"]["spec"]) == (
-        True,
-        "build_spec",
-        "s.toml",
-    )
+    assert (document["ok"], document["command"]) == (True, "build_spec")
+    assert document["result"]["spec"] == "s.toml"
     told = {"SPEC-MODEL-OMNI", "SPEC-STEPS", "SPEC-USUAL"}
     assert {finding["id"] for finding in document["findings"]} == told
 
@@ -83,57 +71,33 @@ def test_json_is_one_document(here):
         ("train --engine transformers --train-root data/train", "local"),
         ("train --train-root data/train --gpus-per-node 8", "docker"),
         ("evaluate --eval-root data/train", "docker"),
-        (
-            "train --train-root data/train --gpus-per-node 8 --nodes 2",
-            None,
-        ),  # the image has one node
+        ("train --train-root data/train --gpus-per-node 8 --nodes 2", ""),  # the image has one node
         ("train --engine cosmos-rl --train-root data/train --gpus-per-node 8 --nodes 2", "slurm"),
-        ("train --train-root data/elsewhere", None),
-        ("train", None),  # without data
+        ("train --train-root data/elsewhere", ""),
+        ("train", ""),  # without data
         ("grpo --engine cosmos-rl --train-root data/train", "local"),
         ("quantize --engine transformers --train-root data/train", "local"),
     ],
 )
 def test_the_preflight_on_its_platform_comes_next(here, line, platform):
-    done = run_script(
-        "build_spec.py", *line.split(), "--model", "reason2-2b", "-o", "my spec.toml", cwd=here
-    )
+    done = run_script(f"build_spec.py {line} --model reason2-2b -o 'my spec.toml'", cwd=here)
     assert done.returncode == 0, done.stderr
-    assert ("next: " in done.stderr) == bool(platform)
-    assert (
-        f"check_tao_launch_preflight.py --platform {platform} --spec 'my spec.toml'" in done.stderr
-        or not platform
-    )
-    assert not platform or done.stderr.endswith("'my spec.toml'\n"), "no GPU was chosen"
+    following = done.stderr.partition("next: ")[2]
+    words = f"check_tao_launch_preflight.py --platform {platform} --spec 'my spec.toml'\n"
+    # No GPU was chosen.
+    assert following.endswith(words) if platform else not following
 
 
 def test_the_command_that_comes_next_passes(here, dataset, tiny_model):
-    facts = run_script(
-        "check_dataset.py", dataset / "train", "--facts", "facts/dataset_facts.json", cwd=here
-    )
-    assert facts.returncode == 0, facts.stderr
-    words = [
-        "--model",
-        tiny_model,
-        "--train-root",
-        dataset / "train",
-        "--dataset-facts",
-        "facts/dataset_facts.json",
-    ]
-    done = run_script(
-        "build_spec.py",
-        "train",
-        "--engine",
-        "transformers",
-        *words,
-        "-o",
-        "s.toml",
-        "--json",
-        cwd=here,
-    )
-    line = shlex.split(json.loads(done.stdout)["next"])
-    assert line[-2:] == ["--dataset-facts", "facts/dataset_facts.json"]
-    done = run_script("check_tao_launch_preflight.py", *line[1:], cwd=here)
+    root, facts = f"{dataset}/train", "facts/dataset_facts.json"
+    checked = run_script(f"check_dataset.py {root} --facts {facts}", cwd=here)
+    assert checked.returncode == 0, checked.stderr
+    line = f"train --engine transformers --model {tiny_model} --train-root {root}"
+    line += f" --dataset-facts {facts} -o s.toml --json"
+    done = run_script(f"build_spec.py {line}", cwd=here)
+    following = shlex.split(json.loads(done.stdout)["next"])
+    assert following[-2:] == ["--dataset-facts", facts]
+    done = run_script("check_tao_launch_preflight.py", *following[1:], cwd=here)
     assert done.returncode == 0, done.stderr
 
 
@@ -148,29 +112,25 @@ def test_every_action_builds_on_every_engine_that_has_it(here, action):
 @pytest.mark.parametrize("name", bundle.skill_info()["profiles"])
 def test_every_profile_is_free_of_errors_and_names_its_source(here, name):
     profile = bundle.skill_info()["profiles"][name]
-    draws_times = "custom.vision.burn_timestamps" in profile["set"]  # which tao does not
-    engine = "cosmos-rl" if profile["action"] == "grpo" or draws_times else "tao"
-    gpus = profile["set"].get("policy.parallelism.dp_shard_size", 8)
-    code, found, made = run(
-        f"{profile['action']} --engine {engine} --profile {name} --gpus-per-node {gpus}"
-    )
+    action, values = profile["action"], profile["set"]
+    draws_times = "custom.vision.burn_timestamps" in values  # which tao does not
+    engine = "cosmos-rl" if action == "grpo" or draws_times else "tao"
+    gpus = values.get("policy.parallelism.dp_shard_size", 8)
+    code, found, made = run(f"{action} --engine {engine} --profile {name} --gpus-per-node {gpus}")
     assert code == 0, found
-    for key, value in profile["set"].items():
+    for key, value in values.items():
         is_model = key.startswith(("policy.model_name", "model.model_name"))
         assert is_model or spec.get(made, key) == value
     origins = files.read_json(here / "spec.origins.json")["origins"]
-    assert profile["source"] in origins[next(iter(profile["set"]))]
-    costs = record_tokens.tokens_for_spec(
-        write_facts(here, 4), spec.with_defaults(profile["action"], made)
-    )
+    assert profile["source"] in origins[next(iter(values))]
+    facts = write_facts(here, 4)
+    costs = record_tokens.tokens_for_spec(facts, spec.with_defaults(action, made))
     assert all(cost.vision and not cost.problem for cost in costs)
 
 
 def test_layers_come_in_order_and_later_ones_win(here):
-    _, _, made = run(
-        "train --profile reason2-traffic --tuning lora --set train.optm_lr=3e-5 "
-        "--model cosmos-reason2-8b"
-    )
+    line = "train --profile reason2-traffic --tuning lora --set train.optm_lr=3e-5"
+    _, _, made = run(f"{line} --model cosmos-reason2-8b")
     assert made["train"]["optm_lr"] == 3e-5
     assert made["policy"]["model_name_or_path"] == "hf_model://nvidia/Cosmos-Reason2-8B"
     assert made["train"]["train_batch_per_replica"] == 32
@@ -230,16 +190,13 @@ def test_layouts_use_all_gpus(here, gpus, nodes):
 def test_validation_data_turns_validation_on(here):
     _, _, made = run("train --train-root data/train --eval-root data/held_out")
     assert made["validation"]["enable"] is True
-    assert made["custom"]["val_dataset"]["annotation_path"] == str(
-        here / "data" / "held_out" / "annotations.json"
-    )
+    annotations = here / "data" / "held_out" / "annotations.json"
+    assert made["custom"]["val_dataset"]["annotation_path"] == str(annotations)
 
 
 def test_paths_become_absolute_and_uris_stay(here):
-    _, _, made = run(
-        "train --train-root s3://bucket/set/ --set output_dir=../runs "
-        "--set train.resume=runs/x/policy"
-    )
+    line = "train --train-root s3://bucket/set/ --set output_dir=../runs"
+    _, _, made = run(f"{line} --set train.resume=runs/x/policy")
     assert made["custom"]["train_dataset"]["annotation_path"] == "s3://bucket/set/annotations.json"
     assert made["train"]["output_dir"] == str(here.parent / "runs")
     assert made["train"]["resume"] == str(here / "runs" / "x" / "policy")
@@ -297,40 +254,31 @@ def test_an_extra_key_passes_and_is_named(here):
 @pytest.fixture
 def parent(here):
     """The folder of a finished LoRA train job that sampled by fps and had a system message."""
-    run(
-        "train --engine transformers --tuning lora --train-root data/train --set fps=2 "
-        "--set max_pixels=262144 --set system_prompt='Answer briefly.' --model reason2-2b",
-        "jobs/train-20260101-000000-abcdef/spec.toml",
-    )
     folder = here / "jobs" / "train-20260101-000000-abcdef"
+    line = "train --engine transformers --tuning lora --train-root data/train --model reason2-2b"
+    line += " --set fps=2 --set max_pixels=262144 --set system_prompt='Answer briefly.'"
+    run(line, f"jobs/{folder.name}/spec.toml")
     checkpoint = here / "out" / "20260101000000" / "safetensors" / "step_20"
-    record = {
-        "job_id": folder.name,
-        "action": "train",
-        "state": "COMPLETE",
-        "evidence": {"checkpoint": str(checkpoint)},
-    }
-    files.write_json(folder / "job.json", record)
+    record = {"job_id": folder.name, "action": "train", "state": "COMPLETE"}
+    files.write_json(folder / "job.json", record | {"evidence": {"checkpoint": str(checkpoint)}})
     return folder
 
 
+def change_record(job, **fields):
+    files.write_json(job / "job.json", files.read_json(job / "job.json") | fields)
+
+
 def test_evaluation_asks_the_model_as_it_was_trained(parent):
-    code, found, made = run(
-        f"evaluate --engine transformers --parent-job {parent} --eval-root data/held_out"
-    )
+    line = f"evaluate --engine transformers --parent-job {parent} --eval-root data/held_out"
+    code, found, made = run(line)
     assert code == 0, found
-    assert made["model"]["model_name"].endswith("/safetensors/step_20")
-    assert (made["model"]["enable_lora"], made["model"]["base_model_path"]) == (
-        True,
-        "nvidia/Cosmos-Reason2-2B",
-    )
+    model = made["model"]
+    assert model["model_name"].endswith("/safetensors/step_20") and model["enable_lora"] is True
+    assert model["base_model_path"] == "nvidia/Cosmos-Reason2-2B"
     assert made["vision"] == {"fps": 2, "max_pixels": 262144}
     assert made["dataset"]["system_prompt"] == "Answer briefly."
     assert "SPEC-PARENT-LAST" in found
-
-
-def test_asking_otherwise_than_trained_is_a_warning(parent):
-    code, found, _ = run(f"evaluate --engine transformers --parent-job {parent} --set nframes=8")
+    code, found, _ = run(f"{line} --set nframes=8")
     assert (code, found["SPEC-TRAINED-OTHERWISE"].severity) == (0, f.WARNING)
 
 
@@ -344,14 +292,9 @@ def test_other_actions_take_the_model_too(parent, action, key):
 
 @pytest.mark.parametrize("state", ["CANCELED", "ERROR"])
 def test_training_goes_on_from_the_exact_checkpoint_that_a_job_left(parent, here, state):
-    ended = {
-        "state": state,
-        "started_at": "2026-01-01T00:00:00Z",
-        "outputs": {"output_dir": str(here / "out")},
-    }
-    files.write_json(
-        parent / "job.json", files.read_json(parent / "job.json") | ended | {"evidence": {}}
-    )
+    outputs = {"output_dir": str(here / "out")}
+    at = "2026-01-01T00:00:00Z"
+    change_record(parent, state=state, started_at=at, outputs=outputs, evidence={})
     code, found, _ = run(f"train --engine transformers --parent-job {parent}")
     assert (code, "left no complete checkpoint" in found["SPEC-PARENT"].message) == (2, True)
     for step in (10, 20):
@@ -359,10 +302,7 @@ def test_training_goes_on_from_the_exact_checkpoint_that_a_job_left(parent, here
         write_state(policy, step, 40)
         files.write_json(policy / "cosmos_config", {"policy": {"lora": {"r": 16}}})
     code, _, made = run(f"train --engine transformers --parent-job {parent}")
-    assert (code, made["train"]["resume"]) == (
-        0,
-        str(here / "out/20260101000000/checkpoints/step_20/policy"),
-    )
+    assert (code, made["train"]["resume"]) == (0, str(policy))
     assert made["custom"]["vision"] == {"fps": 2, "max_pixels": 262144}
 
 
@@ -376,9 +316,7 @@ def test_a_finished_job_has_no_step_to_train(parent, here):
 
 
 def test_a_running_job_is_not_continued(parent):
-    files.write_json(
-        parent / "job.json", files.read_json(parent / "job.json") | {"state": "RUNNING"}
-    )
+    change_record(parent, state="RUNNING")
     code, found, _ = run(f"train --engine transformers --parent-job {parent}")
     assert (code, "has ended" in found["SPEC-PARENT"].message) == (2, True)
 
@@ -406,17 +344,22 @@ def test_a_job_without_a_model_is_no_parent(parent, record, finding):
 
 
 def test_all_findings_come_at_once(here):
-    line = (
-        "train --set epochs=0 --set trian.epoch=3 --set fps=2 --set nframes=8 --gpus-per-node 5 "
-        "--set max_keep=x"
-    )
-    _, found, _ = run(line)
-    assert found.keys() >= {
-        "SPEC-VALUE",
-        "SPEC-KEY-UNKNOWN",
-        "SPEC-FRAMES-ONE",
-        "SPEC-GPUS-PER-NODE",
-    }
+    line = "train --set epochs=0 --set trian.epoch=3 --set fps=2 --set nframes=8 --gpus-per-node 5"
+    _, found, _ = run(f"{line} --set max_keep=x")
+    wrong = "SPEC-VALUE SPEC-KEY-UNKNOWN SPEC-FRAMES-ONE SPEC-GPUS-PER-NODE"
+    assert found.keys() >= set(wrong.split())
+
+
+AWKWARD = ['say "hi"', "C:\\new\\table", "a\nb", "名前 📹", "it's $(touch x); `id`", "a = b", "[x"]
+
+
+@pytest.mark.parametrize("value", AWKWARD)
+def test_awkward_text_reaches_the_spec_unchanged(here, value):
+    words = ("--set", f"system_prompt={value}")
+    done = run_script("build_spec.py train -o s.toml", *words, cwd=here)
+    assert done.returncode == 0, done.stderr
+    made = tomllib.loads((here / "s.toml").read_text())
+    assert made["train"]["train_policy"]["system_prompt"] == value
 
 
 @pytest.mark.parametrize(
@@ -434,43 +377,23 @@ def test_an_unknown_key_that_is_a_word_of_others_is_told_what_there_is(here, key
     assert not found["SPEC-KEY-UNKNOWN"].fix
 
 
-@pytest.mark.parametrize(
-    "value",
-    ['say "hi"', "C:\\new\\table", "a\nb", "名前 📹", "it's $(touch x); `id`", "a = b", "[x"],
-)
-def test_awkward_text_reaches_the_spec_unchanged(here, value):
-    done = run_script(
-        "build_spec.py", "train", "--set", f"system_prompt={value}", "-o", "s.toml", cwd=here
-    )
-    assert done.returncode == 0, done.stderr
-    assert (
-        tomllib.loads((here / "s.toml").read_text())["train"]["train_policy"]["system_prompt"]
-        == value
-    )
-
-
 def test_bytes_that_are_no_text_are_a_finding(here):
-    done = run_script(
-        "build_spec.py", "train", "--set", "system_prompt=\udcff\udcfe", "-o", "s.toml", cwd=here
-    )
-    assert done.returncode == 1
-    assert "UTF-8" in done.stderr
+    words = ("--set", "system_prompt=\udcff\udcfe")
+    done = run_script("build_spec.py train -o s.toml", *words, cwd=here)
+    assert done.returncode == 1 and "UTF-8" in done.stderr
     assert not (here / "s.toml").exists()
 
 
 def test_an_output_that_cannot_be_written_is_exit_3(here):
     (here / "file").write_text("")
-    done = run_script("build_spec.py", "train", "-o", "file/spec.toml", cwd=here)
+    done = run_script("build_spec.py train -o file/spec.toml", cwd=here)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["train"], ["-o", "x.toml"], ["trian", "-o", "x.toml"], ["train", "--modle", "x"]],
-)
-def test_wrong_usage_is_exit_2(here, arguments):
-    done = run_script("build_spec.py", *arguments, cwd=here)
+@pytest.mark.parametrize("line", ["", "train", "-o x.toml", "trian -o x.toml"])
+def test_wrong_usage_is_exit_2(here, line):
+    done = run_script(f"build_spec.py {line}", cwd=here)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
@@ -478,27 +401,19 @@ def test_wrong_usage_is_exit_2(here, arguments):
 def test_a_path_that_is_not_here_is_no_hub_model_and_suggests_none(tmp_path):
     (tmp_path / "mine").mkdir()
     for name in ("models/cosmos3-nan", "mine/model", "jobs/train-1/results", "a/b/c"):
-        done = run_script("build_spec.py", "train", "--model", name, "-o", "x.toml", cwd=tmp_path)
-        assert (
-            done.returncode == 2
-            and "SPEC-MODEL-NAME" in done.stderr
-            and "Cosmos3-Nano" not in done.stderr
-        )
+        done = run_script(f"build_spec.py train --model {name} -o x.toml", cwd=tmp_path)
+        assert done.returncode == 2 and "SPEC-MODEL-NAME" in done.stderr
+        assert "Cosmos3-Nano" not in done.stderr
         meant = f"hf_model://{name}" if name == "mine/model" else tmp_path / name
         assert f"with --model {meant}" in done.stderr and not (tmp_path / "x.toml").exists()
-    done = run_script(
-        "build_spec.py", "train", "--model", "hf_model://models/other", "-o", "x.toml", cwd=tmp_path
-    )
-    assert done.returncode == 0
+    line = "build_spec.py train --model hf_model://models/other -o x.toml"
+    assert run_script(line, cwd=tmp_path).returncode == 0
 
 
-def test_a_spec_that_is_changed_stays_with_its_engine(tmp_path):
-    run_script("build_spec.py", "train", "--engine", "transformers", "-o", "one.toml", cwd=tmp_path)
-    done = run_script(
-        "build_spec.py", "train", "--spec", "one.toml", "-o", "two.toml", cwd=tmp_path
-    )
-    assert done.returncode == 0
-    assert files.read_json(tmp_path / "two.origins.json")["engine"] == "transformers"
+def test_a_spec_that_is_changed_stays_with_its_engine(here):
+    run("train --engine transformers", "one.toml")
+    assert run("train --spec one.toml", "two.toml")[0] == 0
+    assert files.read_json("two.origins.json")["engine"] == "transformers"
 
 
 HEAVY = f"""
@@ -521,45 +436,23 @@ def test_heavy_packages_are_not_imported(here):
 def test_help_is_short_and_names_every_flag():
     text = build_spec.parser().format_help()
     assert tokens(text) < 600
-    assert set(re.findall(r"--[a-z-]+", text)) >= {
-        "--engine",
-        "--explain",
-        "--allow-extra-key",
-        "--dataset-facts",
-    }
+    flags = {"--engine", "--explain", "--allow-extra-key", "--dataset-facts"}
+    assert set(re.findall(r"--[a-z-]+", text)) >= flags
     assert cli.EXIT_CODES.strip().splitlines()[0] in text
 
 
 def test_a_flag_given_twice_is_refused(here):
-    done = run_script(
-        "build_spec.py",
-        "train",
-        "--model",
-        "reason2-8b",
-        "--model",
-        "reason2-2b",
-        "-o",
-        "s.toml",
-        cwd=here,
-    )
+    line = "build_spec.py train --model reason2-8b --model reason2-2b -o s.toml"
+    done = run_script(line, cwd=here)
     assert done.returncode == 2 and "given twice" in done.stderr
     assert not (here / "s.toml").exists()
 
 
 def test_nothing_is_left_when_the_spec_cannot_be_written(here):
     (here / "folder.toml").mkdir()
-    done = run_script(
-        "build_spec.py",
-        "train",
-        "--model",
-        "reason2-8b",
-        "--train-root",
-        "data/train",
-        "-o",
-        "folder.toml",
-        cwd=here,
-    )
-    assert done.returncode == 2 and not (here / "folder.origins.json").exists()
+    line = "train --model reason2-8b --train-root data/train -o folder.toml"
+    assert run_script(f"build_spec.py {line}", cwd=here).returncode == 2
+    assert not (here / "folder.origins.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -592,42 +485,17 @@ def test_a_share_that_is_none_is_refused(here, share):
 
 def test_a_limit_is_judged_by_the_lengths_that_are_predicted(here):
     """Unknown lengths: a warning without a fix; known ones: nothing, or an error."""
-    facts = write_facts(here, 20)
+    facts = f" --dataset-facts {write_facts(here, 20)}"
     line = "train --engine transformers --model reason2-2b --set policy.model_max_length="
     for limit, more, ids in (
         (4096, "", {"SPEC-LENGTH-LOW"}),
-        (4096, f" --dataset-facts {facts}", set()),
-        (1000, f" --dataset-facts {facts}", {"SPEC-LENGTH-SAMPLE"}),
+        (4096, facts, set()),
+        (1000, facts, {"SPEC-LENGTH-SAMPLE"}),
         (300000, "", {"SPEC-LENGTH-POSITIONS-TRAIN"}),
-        (300000, f" --dataset-facts {facts}", set()),
+        (300000, facts, set()),
     ):
-        _, found, _ = support_specs.run(f"{line}{limit}{more}")
-        told = {one.id: one for one in found if one.id.startswith("SPEC-LENGTH")}
+        _, found, _ = run(f"{line}{limit}{more}")
+        told = {id: one for id, one in found.items() if id.startswith("SPEC-LENGTH")}
         assert told.keys() == ids, (limit, more)
-        if "SPEC-LENGTH-LOW" in told:
-            assert told["SPEC-LENGTH-LOW"].severity == f.WARNING
-            assert not told["SPEC-LENGTH-LOW"].fix
-
-
-def test_rollouts_beyond_the_models_positions_are_refused(here):
-    line = "grpo --engine cosmos-rl --model reason1-7b --set policy.model_max_length="
-    code, found, _ = support_specs.run(f"{line}128001")
-    (wrong,) = [one for one in found if one.severity == f.ERROR]
-    assert (code, wrong.id) == (1, "SPEC-LENGTH-POSITIONS")
-    assert wrong.fix.changes == {"policy.model_max_length": 128000}
-    assert support_specs.run(f"{line}128000")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("mode", "gpus", "is_told"),
-    [
-        ("disaggregated", 2, True),
-        ("disaggregated", 4, False),
-        ("colocated_separated", 1, False),
-    ],
-)
-def test_gpus_that_grpo_needs_are_those_of_its_mode(here, mode, gpus, is_told):
-    line = f"grpo --engine cosmos-rl --model reason2-2b --gpus-per-node {gpus} --set mode={mode}"
-    code, found, _ = support_specs.run(line)
-    told = [one for one in found if one.id == "SPEC-GPUS-FEW-GRPO"]
-    assert code == 0 and bool(told) == is_told and not any(one.fix for one in told)
+        for low in [one for id, one in told.items() if id == "SPEC-LENGTH-LOW"]:
+            assert low.severity == f.WARNING and not low.fix

@@ -2,12 +2,15 @@
 well."""
 
 import re
+import tempfile
+from pathlib import Path
 
+import pyarrow as arrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launch_site import write_model, write_state
-from support_specs import BREAKS, QWEN2, REASON1, changed, legal_values, write_facts
+from support_specs import BREAKS, ON_ONE_GPU, QWEN2, REASON1, changed, legal_values, write_facts
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
@@ -28,7 +31,8 @@ def found(action, engine="tao", gpus=None, nodes=1, facts=None, launch=False, **
     return {one.id: one for one in rules.check(action, engine, table, facts, gpus, nodes, launch)}
 
 
-MODEL_KEYS = {"train": "policy__model_name_or_path", "evaluate": "model__model_name"}
+MODEL_KEYS = dict.fromkeys(("train", "grpo"), "policy__model_name_or_path")
+MODEL_KEYS["evaluate"] = "model__model_name"
 NEEDS_A_FOLDER = {
     "SPEC-MODEL-OMNI-LOCAL", "SPEC-MODEL-ADAPTER", "SPEC-ADAPTER-FOLDER", "SPEC-RESUME-INCOMPLETE",
     "SPEC-RESUME-DONE", "SPEC-MODEL-MINIATURE", "SPEC-SHARED-VOCABULARY", "SPEC-FP8-BASE",
@@ -71,6 +75,10 @@ BOUNDARIES = {
     "SPEC-WARMUP-ALL": ("train", "tao", "train__optm_warmup_steps", 0.99, 1.0, {}),
     "SPEC-WARMUP-FLOAT": ("train", "tao", "train__optm_warmup_steps", 1.0, 1.5, {}),
     "SPEC-LENGTH-LOW": ("train", "tao", "policy__model_max_length", 40960, 40959, {}),
+    "SPEC-LENGTH-POSITIONS": (
+        "grpo", "cosmos-rl", "policy__model_max_length", 128000, 128001,
+        {"policy__model_name_or_path": REASON1},
+    ),
     "SPEC-LENGTH-POSITIONS-TRAIN": (
         "train", "tao", "policy__model_max_length", 262144, 262145, {},
     ),
@@ -113,6 +121,9 @@ def test_a_rule_begins_where_its_text_says(rule):
 def test_two_gpus_are_the_fewest_that_a_policy_and_its_rollouts_are_laid_out_for():
     assert found("grpo", "cosmos-rl", gpus=2)["SPEC-GPUS-GRPO"].fix
     assert not found("grpo", "cosmos-rl", gpus=1)["SPEC-GPUS-GRPO"].fix
+    few = found("grpo", "cosmos-rl", gpus=2)["SPEC-GPUS-FEW-GRPO"]
+    assert not few.fix, "each way out changes what was asked for"
+    assert "SPEC-GPUS-FEW-GRPO" not in found("grpo", "cosmos-rl", gpus=1, **ON_ONE_GPU)
 
 
 def test_adapters_bear_a_rate_of_ten_times_as_much():
@@ -122,24 +133,15 @@ def test_adapters_bear_a_rate_of_ten_times_as_much():
 
 
 def test_the_templates_are_quiet_about_all_but_what_a_person_must_give():
-    quiet = {
-        "SPEC-MODEL-OMNI",
-        "SPEC-DATA-TRAIN",
-        "SPEC-DATA-EVAL",
-        "SPEC-MEDIA",
-        "SPEC-PROMPT",
-        "SPEC-GRPO-START",
-    }
+    quiet = "MODEL-OMNI DATA-TRAIN DATA-EVAL MEDIA PROMPT GRPO-START"
     for action in bundle.ACTIONS:
-        assert found(action, "cosmos-rl" if action == "grpo" else "tao").keys() <= quiet
+        told = found(action, "cosmos-rl" if action == "grpo" else "tao").keys()
+        assert told <= {f"SPEC-{name}" for name in quiet.split()}
 
 
 def test_keys_of_other_engines_count_when_they_ask_for_something():
-    asked = {
-        "policy.parallelism.tp_size": 2,
-        "train.fsdp_offload": False,
-        "train.optm_warmup_epochs": 1,
-    }
+    asked = {"policy.parallelism.tp_size": 2, "train.fsdp_offload": False}
+    asked["train.optm_warmup_epochs"] = 1
     table = changed("train", asked)  # 2 is the trainer's own tp_size, but not ours
     for engine, keys in {
         "transformers": ["train.optm_warmup_epochs", "policy.parallelism.tp_size"],
@@ -155,83 +157,109 @@ def test_what_may_be_missing_in_a_draft_may_not_at_launch():
         assert {one["SPEC-MODEL-OMNI"].severity, one["SPEC-DATA-TRAIN"].severity} == {severity}
 
 
-def test_a_converted_folder_is_no_omni_checkpoint(tmp_path):
-    for model_type, expected in (("cosmos3_omni", True), ("qwen3_vl", False)):
-        files.write_json(tmp_path / "config.json", {"model_type": model_type})
-        one = found("train", policy__model_name_or_path=str(tmp_path))
-        assert ("SPEC-MODEL-OMNI-LOCAL" in one) == expected
+def write_config(folder, model):
+    """What a spec calls the model: its name, or a folder whose config is `model`."""
+    if isinstance(model, str):
+        return model
+    is_adapter = "base_model_name_or_path" in model
+    files.write_json(folder / ("adapter_config.json" if is_adapter else "config.json"), model)
+    return str(folder)
 
 
-@pytest.mark.parametrize("model", ["/lustre/converted", "myorg/tuned"])
-def test_a_model_nobody_sees_here_is_taken_for_the_usual_family(model):
-    one = found("train", "cosmos-rl", policy__model_name_or_path=model, train__compile=True)
+ADAPTER = {"base_model_name_or_path": "/models/base"}
+
+
+ON_REASON2 = {
+    "model__enable_lora": True,
+    "model__base_model_path": "hf_model://nvidia/Cosmos-Reason2-8B",
+}
+
+
+THEIR_DATA = {"custom__dataset": {"annotation_path": "/data/llava.json"}}
+
+
+# The model, or the architecture in its config; action, engine, what else the spec has; what is said
+# and the fix.
+MODELS = [
+    ("/lustre/converted", "train", "cosmos-rl", {}, "ASSUMED"),
+    ("myorg/tuned", "train", "cosmos-rl", {}, "ASSUMED"),
+    ("acme/traffic", "train", "tao", {}, "ASSUMED"),
+    ("lab/of_unknown_family", "evaluate", "transformers", {}, "ASSUMED"),
+    ("/models/Cosmos-Reason2-8B-converted", "train", "tao", {}, ""),
+    ("/models/my-reason1", "train", "tao", {}, ""),
+    ("Qwen/Qwen3-VL-8B-Instruct", "train", "tao", {}, ""),
+    (REASON1, "train", "transformers", {}, ""),
+    ("cosmos3_omni", "train", "tao", {}, "OMNI-LOCAL"),
+    ("qwen3_vl", "train", "tao", {}, ""),
+    ("qwen2_5_vl", "train", "tao", {}, ""),
+    ("qwen3_vl_moe", "train", "tao", {}, "ASSUMED"),
+    ("qwen3_vl_moe", "train", "transformers", {}, "FAMILY --engine tao"),
+    ("llava", "train", "tao", {}, "FAMILY"),
+    ("llava", "train", "transformers", {}, "FAMILY"),
+    ("llava", "evaluate", "tao", {}, "FAMILY-ASKED"),
+    ("llava", "evaluate", "transformers", {}, "FAMILY-ASKED"),
+    (QWEN2, "evaluate", "transformers", {}, "FAMILY-ASKED --engine tao"),
+    (QWEN2, "evaluate", "tao", {}, "ASSUMED"),
+    (QWEN2, "train", "tao", {}, "FAMILY"),
+    # Of other architectures cosmos-rl 0.4.7 trains on the text alone, unless a dataset script of
+    # somebody's own hands the media on.
+    ("qwen3_5", "train", "cosmos-rl", {}, "ASSUMED"),
+    ("qwen3_vl_moe", "grpo", "cosmos-rl", {}, "ASSUMED"),
+    ("llava", "train", "cosmos-rl", {}, "FAMILY"),
+    ("llava", "grpo", "cosmos-rl", {}, "FAMILY"),
+    ("llama", "train", "cosmos-rl", {}, "FAMILY"),
+    ("qwen2_vl", "train", "cosmos-rl", {}, "FAMILY"),
+    ("llava", "train", "cosmos-rl", THEIR_DATA, ""),
+    ("llava", "grpo", "cosmos-rl", THEIR_DATA, ""),
+    # An adapter is of the architecture of its base.
+    (ADAPTER, "evaluate", "tao", {"model__enable_lora": True}, "ASSUMED"),
+    (ADAPTER, "evaluate", "tao", ON_REASON2, ""),
+    (ADAPTER, "evaluate", "transformers", ON_REASON2 | {"model__base_model_path": QWEN2},
+     "FAMILY-ASKED --engine tao"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "action", "engine", "more", "said"), MODELS)
+def test_what_is_said_of_a_models_architecture(tmp_path, model, action, engine, more, said):
+    """Before a download; no other model is proposed, but for one the engine that loads it."""
+    if isinstance(model, str) and not re.search("[/:]", model):
+        model = {"model_type": model}
+    changes = more | {MODEL_KEYS[action]: write_config(tmp_path, model)}
+    told = found(action, engine, launch=True, **changes)
+    told = [one for id, one in told.items() if id.startswith("SPEC-MODEL")]
+    said, _, fix = said.partition(" ")
+    assert [one.id for one in told] == [f"SPEC-MODEL-{said}"] * bool(said)
+    for one in told:
+        assert one.severity == (f.WARNING if said == "ASSUMED" else f.ERROR)
+        if said.startswith("FAMILY"):
+            assert str(one.fix) == fix
+        if "model_type" in model and said != "OMNI-LOCAL":
+            assert model["model_type"] in one.message
+
+
+def test_a_model_nobody_sees_here_is_taken_for_the_usual_family():
+    changes = {"train__compile": True, "policy__parallelism__cp_size": 2}
+    one = found("train", "cosmos-rl", policy__model_name_or_path="/lustre/converted", **changes)
     assert "taken for Qwen3-VL" in one["SPEC-QWEN3-COMPILE"].message
-    assumed = one["SPEC-MODEL-ASSUMED"]
-    assert assumed.severity == f.WARNING and "qwen2.5, qwen2_5, reason1" in assumed.message
-    one = found(
-        "train",
-        "cosmos-rl",
-        policy__model_name_or_path="Qwen/Qwen2.5-VL-7B-Instruct",
-        train__compile=True,
-    )
-    assert "SPEC-QWEN3-COMPILE" not in one
-
-
-@pytest.mark.parametrize(
-    ("model", "is_told"),
-    [
-        ("/models/Cosmos-Reason2-8B-converted", False),
-        ("/models/my-reason1", False),
-        ("Qwen/Qwen3-VL-8B-Instruct", False),
-        ("acme/traffic", True),
-    ],
-)
-def test_the_usual_family_is_assumed_only_where_nothing_tells_another(model, is_told):
-    one = found("train", policy__model_name_or_path=model)
-    assert ("SPEC-MODEL-ASSUMED" in one) == is_told
-
-
-def test_a_config_tells_the_family_and_one_that_is_not_known_is_named(tmp_path):
-    for model_type, is_told in (("qwen2_5_vl", False), ("qwen3_vl_moe", True)):
-        files.write_json(tmp_path / "config.json", {"model_type": model_type})
-        one = found("train", policy__model_name_or_path=str(tmp_path))
-        assert ("SPEC-MODEL-ASSUMED" in one) == is_told
-    assert "qwen3_vl_moe" in one["SPEC-MODEL-ASSUMED"].message
-    one = found("train", "transformers", policy__model_name_or_path=str(tmp_path))
-    assert "SPEC-MODEL-FAMILY" in one and "SPEC-MODEL-ASSUMED" not in one
-
-
-def test_of_an_adapter_the_base_tells_the_family(tmp_path):
-    adapter = {"base_model_name_or_path": "/models/base"}
-    files.write_json(tmp_path / "adapter_config.json", adapter)
-    asked = {"model__model_name": str(tmp_path), "model__enable_lora": True}
-    assert "SPEC-MODEL-ASSUMED" in found("evaluate", **asked)
-    base = "hf_model://nvidia/Cosmos-Reason2-8B"
-    assert "SPEC-MODEL-ASSUMED" not in found("evaluate", **asked, model__base_model_path=base)
-
-
-@pytest.mark.parametrize(
-    ("layers", "legal"),
-    [
-        ("all-linear", True),
-        (["q_proj"], True),
-        (["layers.17.mlp.up"], True),
-        (["visual.merger"], True),
-        (["17.mlp.up_proj", ".5.attn.qkv", "layers.17", "blocks.3", "merger_list.2"], True),
-        (["merger.mlp.2"], False),  # of Qwen2.5-VL
-        (["merger.mlp.1"], False),
-        (["linear_fc3"], False),
-        (["q_prj"], False),
-    ],
-)
-def test_adapters_must_match_a_layer(layers, legal):
-    one = found("train", policy__lora={"r": 8, "lora_alpha": 16, "target_modules": layers})
-    assert ("SPEC-LORA-LAYERS" not in one) == legal
+    assert "qwen2.5, qwen2_5, reason1" in one["SPEC-MODEL-ASSUMED"].message
+    for model in (REASON1, "Qwen/Qwen2.5-VL-7B-Instruct"):
+        one = found("train", "cosmos-rl", policy__model_name_or_path=model, **changes)
+        assert not {"SPEC-QWEN3-COMPILE", "SPEC-QWEN3-CONTEXT"} & one.keys()
 
 
 @pytest.mark.parametrize(
     ("model", "layers", "legal"),
     [
+        ("Cosmos-Reason2-8B", "all-linear", True),
+        ("Cosmos-Reason2-8B", ["q_proj"], True),
+        ("Cosmos-Reason2-8B", ["layers.17.mlp.up"], True),
+        ("Cosmos-Reason2-8B", ["visual.merger"], True),
+        ("Cosmos-Reason2-8B", ["17.mlp.up_proj", ".5.attn.qkv", "layers.17", "blocks.3",
+                               "merger_list.2"], True),
+        ("Cosmos-Reason2-8B", ["merger.mlp.2"], False),  # of Qwen2.5-VL
+        ("Cosmos-Reason2-8B", ["merger.mlp.1"], False),
+        ("Cosmos-Reason2-8B", ["linear_fc3"], False),
+        ("Cosmos-Reason2-8B", ["q_prj"], False),
         ("Cosmos-Reason1-7B", ["merger.mlp.2"], True),
         ("Cosmos-Reason1-7B", ["linear_fc1"], False),
         ("Cosmos3-Edge", ["q_proj", "fc1"], True),
@@ -239,8 +267,8 @@ def test_adapters_must_match_a_layer(layers, legal):
         ("Cosmos3-Edge", ["gate_proj"], False),
         ("Cosmos3-Edge", ["qkv"], False),
     ],
-)
-def test_the_layers_are_those_of_the_family(model, layers, legal):
+)  # fmt: skip
+def test_adapters_must_match_a_layer(model, layers, legal):
     lora = {"r": 8, "lora_alpha": 16, "target_modules": layers}
     name = f"hf_model://nvidia/{model}"
     one = found("train", "transformers", policy__lora=lora, policy__model_name_or_path=name)
@@ -249,18 +277,10 @@ def test_the_layers_are_those_of_the_family(model, layers, legal):
 
 def test_every_linear_layer_can_have_an_adapter(tiny_model):
     shapes = qwen3_vl.expected_tensors(files.read_json(tiny_model / "config.json"))
-    names = [
-        name.removesuffix(".weight")
-        for name, shape in shapes.items()
-        if len(shape) == 2 and "embed" not in name
-    ]
+    linear = (name for name, shape in shapes.items() if len(shape) == 2 and "embed" not in name)
+    names = [name.removesuffix(".weight") for name in linear]
     parts = {name.split(".", cut)[-1] for name in names for cut in range(name.count(".") + 1)}
-    assert {
-        "linear_fc1",
-        "blocks.0.mlp.linear_fc1",
-        "1.mlp.gate_proj",
-        "merger.linear_fc2",
-    } <= parts
+    assert parts >= {"linear_fc1", "blocks.0.mlp.linear_fc1", "1.mlp.gate_proj"}
     one = found("train", policy__lora={"r": 8, "lora_alpha": 16, "target_modules": sorted(parts)})
     assert "SPEC-LORA-LAYERS" not in one, one["SPEC-LORA-LAYERS"].message
 
@@ -269,33 +289,40 @@ def test_every_linear_layer_can_have_an_adapter(tiny_model):
     ("engine", "by"), [("transformers", True), ("transformers", "folder"), ("tao", True)]
 )
 def test_a_finished_run_is_not_resumed_and_one_whose_model_is_missing_is(tmp_path, engine, by):
-    policy = tmp_path / "20260101000000" / "checkpoints" / "step_4" / "policy"
-    write_state(policy, 4, 4)
-    if engine == "tao":  # whose states do not tell how many steps there are to be
-        (policy / "trainer_state.json").unlink()
-        for part in ("model", "optimizer", "scheduler", "extra_info"):
-            (policy / f"{part}_rank_0.pth").touch()
+    run = tmp_path / "20260101000000"
+    policy = (write_state_of_cosmos_rl if engine == "tao" else write_own_state)(run, 4)
     changes = {"train__output_dir": str(tmp_path), "train__max_num_steps": 4}
     changes["train__resume"] = str(policy) if by == "folder" else by
     assert "SPEC-RESUME-DONE" not in found("train", engine, **changes)
-    model = tmp_path / "20260101000000" / "safetensors" / "step_4"
+    model = run / "safetensors" / "step_4"
     write_model(model)
     done = found("train", engine, **changes)["SPEC-RESUME-DONE"]
-    assert (
-        str(model) in done.message and str(done.fix) == f"scripts/select_checkpoint.py {tmp_path}"
-    )
+    assert str(model) in done.message
+    assert str(done.fix) == f"scripts/select_checkpoint.py {tmp_path}"
     (model / "tokenizer.json").unlink()
     assert "SPEC-RESUME-DONE" not in found("train", engine, **changes)
+
+
+def write_own_state(run, step):
+    """The folder to resume from, which tells how many steps there are to be: `step`."""
+    policy = run / "checkpoints" / f"step_{step}" / "policy"
+    write_state(policy, step, step)
+    return policy
+
+
+def write_state_of_cosmos_rl(run, step):
+    """The same of cosmos-rl, whose states do not tell that."""
+    policy = write_own_state(run, step)
+    (policy / "trainer_state.json").unlink()
+    for part in ("model", "optimizer", "scheduler", "extra_info"):
+        (policy / f"{part}_rank_0.pth").touch()
+    return policy
 
 
 def test_a_run_of_cosmos_rl_gets_no_further_steps_when_more_are_asked_for(tmp_path, facts):
     """20 records in batches of 4: 5 steps an epoch."""
     run = tmp_path / "20260101000000"
-    policy = run / "checkpoints" / "step_5" / "policy"
-    write_state(policy, 5, 5)
-    (policy / "trainer_state.json").unlink()
-    for part in ("model", "optimizer", "scheduler", "extra_info"):
-        (policy / f"{part}_rank_0.pth").touch()
+    policy = write_state_of_cosmos_rl(run, 5)
     write_model(run / "safetensors" / "step_5")
     changes = {"train__output_dir": str(tmp_path), "train__resume": True, "train__epoch": 3}
     for before, is_done in (
@@ -309,109 +336,23 @@ def test_a_run_of_cosmos_rl_gets_no_further_steps_when_more_are_asked_for(tmp_pa
         assert ("SPEC-RESUME-DONE" in told) == is_done
 
 
-@pytest.mark.parametrize("engine", ["transformers", "tao"])
-@pytest.mark.parametrize("action", ["train", "evaluate"])
-def test_an_architecture_that_no_engine_loads_is_refused_before_a_download(
-    tmp_path, action, engine
-):
-    key = MODEL_KEYS[action]
-    files.write_json(tmp_path / "config.json", {"model_type": "llava"})
-    refused = found(action, engine, launch=True, **{key: str(tmp_path)})
-    (one,) = (refused[name] for name in refused if name.startswith("SPEC-MODEL-FAMILY"))
-    assert one.severity == f.ERROR and "llava" in one.message
-    assert not one.fix  # no other model is proposed
-
-
-def test_an_architecture_that_one_engine_loads_is_left_to_it():
-    refused = found("evaluate", "transformers", launch=True, model__model_name=QWEN2)
-    one = refused["SPEC-MODEL-FAMILY-ASKED"]
-    assert (one.severity, str(one.fix)) == (f.ERROR, "--engine tao")
-    assert "SPEC-MODEL-FAMILY-ASKED" not in found("evaluate", "tao", model__model_name=QWEN2)
-    assert "SPEC-MODEL-FAMILY" in found("train", "tao", policy__model_name_or_path=QWEN2)
-
-
-@pytest.mark.parametrize("action", ["train", "evaluate"])
-@pytest.mark.parametrize(
-    "model", ["hf_model://nvidia/Cosmos-Reason2-2B", REASON1, "lab/of_unknown_family"]
-)
-def test_an_architecture_that_is_loaded_or_not_known_is_not_refused(action, model):
-    one = found(action, "transformers", **{MODEL_KEYS[action]: model})
-    assert not [name for name in one if name.startswith("SPEC-MODEL-FAMILY")]
-
-
-@pytest.mark.parametrize(
-    ("model_type", "is_loaded"),
-    [
-        ("qwen3_5", True),
-        ("qwen3_vl_moe", True),
-        ("llava", False),
-        ("llama", False),
-        ("qwen2_vl", False),
-    ],
-)
-def test_cosmos_rl_trains_what_it_hands_clips_to(tmp_path, model_type, is_loaded):
-    """Of other architectures 0.4.7 trains on the text alone, unless a dataset script of somebody's
-    own hands the media on."""
-    files.write_json(tmp_path / "config.json", {"model_type": model_type})
-    model = {"policy__model_name_or_path": str(tmp_path)}
-    ours = {"custom__train_dataset__annotation_path": "/data/annotations.json"}
-    for action in ("train", "grpo"):
-        one = found(action, "cosmos-rl", **model, **ours)
-        assert ("SPEC-MODEL-FAMILY" in one) == (not is_loaded)
-        assert "SPEC-MODEL-FAMILY" not in found(
-            action, "cosmos-rl", **model, custom__dataset={"annotation_path": "/data/llava.json"}
-        )
-
-
-def test_an_adapter_is_of_the_architecture_of_its_base(tmp_path):
-    files.write_json(
-        tmp_path / "adapter_config.json", {"base_model_name_or_path": "Qwen/Qwen2-VL-7B-Instruct"}
-    )
-    changes = {
-        "model__enable_lora": True,
-        "model__base_model_path": QWEN2,
-        "model__model_name": str(tmp_path),
-    }
-    assert "SPEC-MODEL-FAMILY-ASKED" in found("evaluate", "transformers", **changes)
-
-
-def test_qwen25_models_may_compile_and_use_context_parallelism():
-    one = found(
-        "train",
-        policy__model_name_or_path=REASON1,
-        train__compile=True,
-        policy__parallelism__cp_size=2,
-    )
-    assert not {"SPEC-QWEN3-COMPILE", "SPEC-QWEN3-CONTEXT"} & one.keys()
-
-
 def test_an_invalid_value_silences_the_rules_that_read_it_and_no_others():
-    one = found(
-        "train",
-        train__train_batch_per_replica="many",
-        train__train_policy__mini_batch=3,
-        train__compile=True,
-    )
+    changes = {"train__train_batch_per_replica": "many", "train__train_policy__mini_batch": 3}
+    one = found("train", train__compile=True, **changes)
     assert "SPEC-QWEN3-COMPILE" in one
     assert "SPEC-BATCH-MULTIPLE" not in one
     assert one["SPEC-VALUE"].where == "train.train_batch_per_replica"
 
 
 def test_every_engine_that_has_not_the_action_is_an_error_that_names_those_that_have():
-    table = {
-        "tao": {"train", "evaluate", "inference", "quantize"},
-        "cosmos-rl": {"train", "grpo"},
-        "transformers": {"train", "evaluate", "inference", "quantize"},
-    }
+    every = {"train", "evaluate", "inference", "quantize"}
+    table = {"tao": every, "cosmos-rl": {"train", "grpo"}, "transformers": every}
     for engine, actions in table.items():
         for action in bundle.ACTIONS:
             wrong = rules.engine_findings(action, engine)
             assert bool(wrong) == (action not in actions)
-            assert (
-                all(name in wrong[0].message for name in table if action in table[name])
-                if wrong
-                else True
-            )
+            have = [name for name in table if action in table[name]]
+            assert all(name in one.message for one in wrong for name in have)
 
 
 # ---- with dataset facts --------------------------------------------------------------------------
@@ -424,14 +365,15 @@ def facts(tmp_path):
 
 
 def test_facts_find_records_that_do_not_fit(facts):
-    one = found("train", facts=facts, policy__model_max_length=2048, custom__vision__nframes=6)
-    finding = one["SPEC-LENGTH-SAMPLE"]
+    view = {"custom__vision__nframes": 6}
+    finding = found("train", facts=facts, policy__model_max_length=2048, **view)[
+        "SPEC-LENGTH-SAMPLE"
+    ]
     assert finding.severity == f.ERROR
     assert len(finding.data["record_ids"]) == 20
-    longer = int(str(finding.fix).rsplit("=", 1)[1])
-    assert "SPEC-LENGTH-SAMPLE" not in found(
-        "train", facts=facts, policy__model_max_length=longer, custom__vision__nframes=6
-    )
+    (longer,) = finding.fix.changes.values()
+    one = found("train", facts=facts, policy__model_max_length=longer, **view)
+    assert "SPEC-LENGTH-SAMPLE" not in one
 
 
 def most_tokens(facts, action, **view):
@@ -464,14 +406,11 @@ def test_a_model_has_positions_for_the_longest_record_and_its_answer(facts):
 
 
 def test_a_record_beyond_every_length_gets_a_pixel_budget(facts):
-    big = {
-        "custom__vision__nframes": 6,
-        "policy__model_max_length": 4096,
-        "custom__vision__min_pixels": 40_000_000,
-    }
-    finding = found("train", facts=facts, **big)["SPEC-LENGTH-SAMPLE"]
-    assert str(finding.fix).startswith("--set custom.vision.total_pixels=")
-    assert str(finding.fix).endswith("--unset custom.vision.min_pixels")
+    big = {"custom__vision__nframes": 6, "policy__model_max_length": 4096}
+    big["custom__vision__min_pixels"] = 40_000_000
+    changes = found("train", facts=facts, **big)["SPEC-LENGTH-SAMPLE"].fix.changes
+    assert list(changes) == ["custom.vision.total_pixels", "custom.vision.min_pixels"]
+    assert changes["custom.vision.min_pixels"] is None
 
 
 def test_contradictory_sampling_beside_facts_is_one_finding_among_others(facts):
@@ -488,17 +427,14 @@ def test_facts_find_clips_that_are_too_short_for_the_frames(facts):
 
 
 def test_sampling_by_fps_with_engine_tao_wants_the_rate_of_every_record(tmp_path):
-    by_fps = {
-        "facts": write_facts(tmp_path, 3, video_fps=[8.0, None, 0.0]),
-        "custom__vision": {"fps": 2.0},
-    }
+    some = write_facts(tmp_path, 3, video_fps=[8.0, None, 0.0])
+    by_fps = {"facts": some, "custom__vision": {"fps": 2.0}}
     finding = found("train", "tao", **by_fps)["SPEC-FPS-RATES"]
     assert finding.severity == f.ERROR and finding.data["record_ids"] == ["r1", "r2"]
-    assert str(finding.fix) == "--set custom.vision.nframes=8 --unset custom.vision.fps"
+    assert finding.fix.changes == {"custom.vision.nframes": 8, "custom.vision.fps": None}
     assert "SPEC-FPS-RATES" not in found("train", "transformers", **by_fps)
-    assert "SPEC-FPS-RATES" not in found(
-        "train", "tao", **by_fps | {"custom__vision": {"nframes": 8}}
-    )
+    by_count = by_fps | {"custom__vision": {"nframes": 8}}
+    assert "SPEC-FPS-RATES" not in found("train", "tao", **by_count)
     rated = {"facts": write_facts(tmp_path, 3, video_fps=[8.0] * 3), "custom__vision": {"fps": 2.0}}
     assert "SPEC-FPS-RATES" not in found("train", "tao", **rated)
 
@@ -517,27 +453,22 @@ def test_engine_tao_evaluates_no_videos_of_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("model", "vision", "refused"),
     [  # qwen-vl-utils 0.0.14: 128 tokens of 32 x 32 or 28 x 28 pixels for a frame
-        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 131071}, True),
-        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 131072}, False),
-        ("nvidia/Cosmos-Reason1-7B", {"max_pixels": 100351}, True),
-        ("nvidia/Cosmos-Reason1-7B", {"max_pixels": 100352}, False),
-        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8192}, False),
-        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8193}, True),
-        (
-            "nvidia/Cosmos-Reason2-8B",
-            {"max_pixels": 8192, "resized_height": 64, "resized_width": 64},
-            False,
-        ),
-        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "resized_height": 64}, True),
+        ("Cosmos-Reason2-8B", {"max_pixels": 131071}, True),
+        ("Cosmos-Reason2-8B", {"max_pixels": 131072}, False),
+        ("Cosmos-Reason1-7B", {"max_pixels": 100351}, True),
+        ("Cosmos-Reason1-7B", {"max_pixels": 100352}, False),
+        ("Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8192}, False),
+        ("Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8193}, True),
+        ("Cosmos-Reason2-8B", {"max_pixels": 8192, "resized_height": 64, "resized_width": 64},
+         False),
+        ("Cosmos-Reason2-8B", {"max_pixels": 8192, "resized_height": 64}, True),
     ],
-)
+)  # fmt: skip
 def test_the_floor_of_the_sampler_is_known_before_a_clip_is_read(facts, model, vision, refused):
-    keys = {
-        "evaluate": ("model__model_name", "vision__"),
-        "train": ("policy__model_name_or_path", "custom__vision__"),
-    }
-    for action, (named, table) in keys.items():
-        changes = {named: model} | {table + name: value for name, value in vision.items()}
+    model = f"nvidia/{model}"
+    for action, table in (("evaluate", "vision__"), ("train", "custom__vision__")):
+        changes = {MODEL_KEYS[action]: model}
+        changes |= {table + name: value for name, value in vision.items()}
         assert ("SPEC-VISION-PIXELS" in found(action, "transformers", **changes)) == refused
         if action == "evaluate":
             assert "SPEC-VISION-PIXELS" not in found(action, "tao", **changes)
@@ -557,32 +488,27 @@ def test_images_have_a_lower_floor(tmp_path):
     facts = write_facts(tmp_path, 3)
     small = {"custom__vision__max_pixels": 4096}
     assert "SPEC-VISION-PIXELS" in found("train", facts=facts, **small)
-    files.write_json(
-        facts, files.read_json(facts) | {"media": {"frames": {"max": None}}}
-    )  # no clips
+    without_clips = files.read_json(facts) | {"media": {"frames": {"max": None}}}
+    files.write_json(facts, without_clips)
     assert "SPEC-VISION-PIXELS" not in found("train", facts=facts, **small)
 
 
 @pytest.mark.parametrize("action", bundle.ACTIONS)
 def test_popular_pixels_suit_every_model(action):
     params = bundle.skill_info()["spec_params"][action]
-    for pixels in document.keys(action)[f"{params['vision']}.max_pixels"]["popular"]:
+    key = f"{params['vision']}.max_pixels"
+    for pixels in document.keys(action)[key]["popular"]:
         for model in bundle.skill_info()["models"]:
-            changes = {f"{params['vision']}.max_pixels": pixels, params["model"]: model}
-            table = changed(action, changes)
-            assert "SPEC-VISION-PIXELS" not in {
-                one.id for one in rules.check(action, "transformers", table)
-            }
+            table = changed(action, {key: pixels, params["model"]: model})
+            told = {one.id for one in rules.check(action, "transformers", table)}
+            assert "SPEC-VISION-PIXELS" not in told
 
 
 def test_reasoning_that_would_be_left_out_is_told_and_trained_when_asked_for(facts):
     files.write_json(facts, files.read_json(facts) | {"reasoning_beside": 5})
     mode = "custom__train_dataset__response_mode"
-    for engine, fix in {
-        "tao": "think",
-        "transformers": "think",
-        "cosmos-rl": "build_dataset.py",
-    }.items():
+    advised = {"tao": "think", "transformers": "think", "cosmos-rl": "build_dataset.py"}
+    for engine, fix in advised.items():
         assert fix in str(found("train", engine, facts=facts)["SPEC-REASONING"].fix)
     assert "SPEC-REASONING" not in found("train", facts=facts, **{mode: "think"})
     assert "SPEC-ENGINE-KEY" not in found("train", "transformers", facts=facts, **{mode: "think"})
@@ -595,12 +521,9 @@ def test_reasoning_that_would_be_left_out_is_told_and_trained_when_asked_for(fac
 
 def test_facts_find_a_batch_no_rank_can_fill(facts):
     batch = {"train__train_batch_per_replica": 4, "policy__parallelism__dp_shard_size": 8}
-    assert "SPEC-STEPS-ZERO" not in found(
-        "train", facts=facts, **batch
-    )  # the template keeps incomplete batches
-    assert "SPEC-STEPS-ZERO" in found(
-        "train", facts=facts, train__train_policy__dataloader_drop_last=True, **batch
-    )
+    assert "SPEC-STEPS-ZERO" not in found("train", facts=facts, **batch), "incomplete ones are kept"
+    batch["train__train_policy__dataloader_drop_last"] = True
+    assert "SPEC-STEPS-ZERO" in found("train", facts=facts, **batch)
 
 
 def test_facts_give_steps_to_the_rules_about_intervals(facts):
@@ -633,28 +556,23 @@ def test_a_smaller_batch_is_offered_before_more_epochs(facts):
 
 
 def test_facts_find_prefetch_beyond_host_memory(facts):
-    eager = {
-        "train__train_policy__dataloader_num_workers": 8,
-        "train__train_policy__dataloader_prefetch_factor": 8,
-    }
+    loader = "train__train_policy__dataloader_"
+    eager = {f"{loader}num_workers": 8, f"{loader}prefetch_factor": 8}
     batch = {"train__train_batch_per_replica": 32, "custom__vision__nframes": 6}
     assert "SPEC-LOADER-MEMORY" in found("train", facts=facts, **eager, **batch)
     assert "SPEC-LOADER-MEMORY" not in found("train", facts=facts, custom__vision__nframes=6)
 
 
 def test_prompt_and_answers_of_reinforcement_must_fit_together(facts):
-    short = {
-        "custom__vision__nframes": 6,
-        "policy__model_max_length": 10240,
-        "rollout__max_response_length": 1024,
-    }
-    assert "SPEC-LENGTH-SAMPLE" not in found("grpo", "cosmos-rl", facts=facts, **short)
-    short["rollout__max_response_length"] = 10000
-    finding = found("grpo", "cosmos-rl", facts=facts, **short)["SPEC-LENGTH-SAMPLE"]
-    longer = int(str(finding.fix).rpartition("=")[2])
-    assert "SPEC-LENGTH-SAMPLE" not in found(
-        "grpo", "cosmos-rl", facts=facts, **short | {"policy__model_max_length": longer}
-    )
+    short = {"custom__vision__nframes": 6, "policy__model_max_length": 10240}
+
+    def told(answer, **more):
+        asked = short | {"rollout__max_response_length": answer} | more
+        return found("grpo", "cosmos-rl", facts=facts, **asked).get("SPEC-LENGTH-SAMPLE")
+
+    assert not told(1024)
+    (longer,) = told(10000).fix.changes.values()
+    assert not told(10000, policy__model_max_length=longer)
 
 
 def test_no_records_are_no_steps(tmp_path):
@@ -663,19 +581,15 @@ def test_no_records_are_no_steps(tmp_path):
 
 
 def test_the_patch_of_the_model_counts_for_every_action():
-    import pyarrow as arrow
-
     clips = {"kind": ["video"], "height": [1080], "width": [1920], "frames": [64], "fps": [8.0]}
     tables = arrow.table(clips), arrow.table({"id": ["a"], "text_tokens": [9], "clips": [[0]]})
     for action in bundle.ACTIONS:
         key = bundle.skill_info()["spec_params"][action]["model"]
-        costs = [
-            record_tokens.tokens_for_spec(
-                tables, document.with_defaults(action, changed(action, {key: model}))
-            )[0].total
-            for model in ("nvidia/Cosmos-Reason1-7B", "nvidia/Cosmos-Reason2-8B")
-        ]
-        assert costs[0] != costs[1], action
+        costs = set()
+        for model in ("nvidia/Cosmos-Reason1-7B", "nvidia/Cosmos-Reason2-8B"):
+            spec = document.with_defaults(action, changed(action, {key: model}))
+            costs.add(record_tokens.tokens_for_spec(tables, spec)[0].total)
+        assert len(costs) == 2, action
 
 
 def test_facts_of_other_data_are_noticed(facts):
@@ -688,10 +602,8 @@ def test_facts_of_other_data_are_noticed(facts):
 def test_facts_check_room_for_answers_and_calibration(facts):
     one = found("evaluate", facts=facts, model__max_length=2048, vision__nframes=6)
     assert "SPEC-LENGTH-ANSWER" in one
-    one = found(
-        "quantize", "tao", facts=facts, quantize__max_sequence_length=4096, vision__nframes=40
-    )
-    assert "SPEC-LENGTH-CALIBRATION" in one
+    short = {"quantize__max_sequence_length": 4096, "vision__nframes": 40}
+    assert "SPEC-LENGTH-CALIBRATION" in found("quantize", "tao", facts=facts, **short)
 
 
 @pytest.mark.parametrize(
@@ -708,26 +620,20 @@ def test_other_files_are_no_facts(tmp_path, content):
 def test_steps_are_those_of_a_sampler_that_deals_and_batches(
     records, batch, ranks, drop_last, epochs
 ):
-    import json
-    import tempfile
-    from pathlib import Path
-
     dealt = [list(range(records))[rank::ranks] for rank in range(ranks)]
     longest = max(len(share) for share in dealt)  # the others are padded to it
-    steps = (
-        sum(1 for start in range(0, longest, batch) if not drop_last or start + batch <= longest)
-        * epochs
-    )
+    starts = range(0, longest, batch)
+    steps = epochs * sum(not drop_last or start + batch <= longest for start in starts)
     changes = {
         "train.train_batch_per_replica": batch,
         "train.epoch": epochs,
         "policy.parallelism.dp_shard_size": ranks,
+        "train.train_policy.dataloader_drop_last": drop_last,
     }
-    table = changed("train", changes | {"train.train_policy.dataloader_drop_last": drop_last})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "facts.json")
-        path.write_text(json.dumps({"schema_version": 1, "records": records}))
-        assert Case("train", "tao", table, path).steps == steps
+        files.write_json(path, {"schema_version": 1, "records": records})
+        assert Case("train", "tao", changed("train", changes), path).steps == steps
     assert schedule.steps_per_epoch(records, batch, ranks, drop_last) * epochs == steps
 
 
@@ -738,61 +644,8 @@ def test_no_legal_values_make_a_rule_raise(data):
     chosen = data.draw(st.lists(st.sampled_from(sorted(known)), max_size=6, unique=True))
     table = changed(action, data.draw(legal_values(known)(chosen)))
     engine = data.draw(st.sampled_from(bundle.ENGINES))
-    for finding in rules.check(
-        action, engine, table, None, data.draw(st.sampled_from([None, 1, 8])), 2
-    ):
-        assert finding.message
-
-
-# What is known to break runs (validators and run-time aborts of cosmos-rl 0.4.7, and reports of
-# users): each is checked under an id, or stands, by some of its words, in the list of what no spec
-# can tell.
-TRAPS = {
-    "unknown, former, missing keys": "SPEC-KEY-UNKNOWN SPEC-KEY-FORMER SPEC-KEY-MISSING",
-    "lax types, choices never enforced, senseless numbers": "SPEC-VALUE",
-    "a fixed time stamp": "SPEC-RUN-FOLDER",
-    "resume as text, without checkpoint, in another layout": "SPEC-VALUE SPEC-RESUME-FOLDER "
-    "SPEC-RESUME-NOTHING SPEC-RESUME-INCOMPLETE SPEC-RESUME-OTHER SPEC-RESUME-STEPS",
-    "GPU counts and meshes": "SPEC-GPUS-PER-NODE SPEC-GPUS SPEC-GPUS-GRPO SPEC-COLOCATED "
-    "SPEC-REPLICATE-1D SPEC-REPLICATE-GRPO SPEC-ROLLOUT-SHARD",
-    "pipeline and expert sizes": "SPEC-PIPELINE-MICRO SPEC-PIPELINE-REPLICATE "
-    "SPEC-PIPELINE-OFFLOAD SPEC-PIPELINE-LORA SPEC-EXPERT-TENSOR SPEC-ASYNC-TP",
-    "plain Hugging Face models": "SPEC-QWEN3-COMPILE SPEC-QWEN3-CONTEXT SPEC-QWEN3-PIPELINE",
-    "batches": "SPEC-BATCH-MULTIPLE SPEC-BATCH-MESH SPEC-STEPS-ZERO SPEC-SAVE-NEVER "
-    "SPEC-VALIDATION-NEVER SPEC-BATCH-REPLICAS SPEC-VALIDATION-REPLICAS",
-    "warm-up and decay": "SPEC-WARMUP-FLOAT SPEC-WARMUP-ALL SPEC-WARMUP-LONG SPEC-WARMUP-TWICE "
-    "SPEC-STEPS SPEC-DECAY",
-    "validation": "SPEC-VALIDATION-DATA SPEC-VALIDATION-LOSS SPEC-BEST",
-    "checkpoints and uploads": "SPEC-SAVE-OFF SPEC-S3-BUCKET SPEC-HUB-NAME",
-    "GRPO": "SPEC-ON-POLICY SPEC-LORA-GRPO-TP SPEC-LORA-GRPO-COMPILE SPEC-ROLLOUT-ROOM "
-    "SPEC-KL-ZERO SPEC-KL-HIGH",
-    "sequences beyond the maximum": "SPEC-LENGTH-SAMPLE SPEC-LENGTH-ANSWER SPEC-LENGTH-CALIBRATION "
-    "SPEC-LENGTH-LOW",
-    "frames and pixels": "SPEC-FRAMES-ONE SPEC-FRAMES-CLIP SPEC-PIXELS-BUDGET SPEC-VISION-PIXELS "
-    "SPEC-RESIZE-PAIR",
-    "another view in evaluation than in training": "SPEC-TRAINED-OTHERWISE "
-    "|the evaluator's processor",
-    "frozen and trained parameters, seeds": "SPEC-FREEZE SPEC-SEED SPEC-CACHE SPEC-PREFETCH "
-    "SPEC-LOADER-MEMORY",
-    "Omni checkpoints, adapters": "SPEC-MODEL-OMNI SPEC-MODEL-ADAPTER SPEC-ADAPTER-FOLDER "
-    "SPEC-LORA-MERGE",
-    "memory, disk, permissions": "|GPU memory |free disk",
-    "gated models, images, several nodes": "|gated |redis-server |flash-attn |multi-node",
-    "clips, turns, empty validation sets": "|do not decode |turns |empty validation data",
-    "broken exports, widths when quantized, exit codes": "|misses shards |multiple of 16 "
-    "|returned 0",
-    "adapters that match no layer, keys that nothing checks": "SPEC-LORA-LAYERS SPEC-KEY-EXTRA "
-    "|nothing here checks",
-}
-
-
-@pytest.mark.parametrize("trap", TRAPS)
-def test_every_known_trap_is_checked_or_listed(trap):
-    other = spec_rules.other_checks()
-    ids, *words = TRAPS[trap].split("|")
-    assert set(ids.split()) <= {rule.id for rule in spec_rules.RULES} | other["checks"].keys()
-    listed = " ".join(other["elsewhere"])
-    assert all(word.strip() in listed for word in words)
+    gpus = data.draw(st.sampled_from([None, 1, 8]))
+    assert all(finding.message for finding in rules.check(action, engine, table, None, gpus, 2))
 
 
 @pytest.mark.parametrize("engine", ["tao", "cosmos-rl", "transformers"])

@@ -9,12 +9,6 @@ from cosmos_reason.base import files
 from cosmos_reason.spec import document, origins
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -54,24 +48,24 @@ def test_neither_action_nor_engine_need_a_flag(here, name, action):
     assert code == 0, found
     assert "SPEC-ENGINE-TOLD" in {one.id for one in found}
     assert origins.engine_of("spec.toml", action=action) == "tao"
-    words = ("plan", "--spec", "guide.toml", "--platform", "local")
-    done = run_script("launch_job.py", *words, cwd=here)
+    done = run_script("launch_job.py plan --spec guide.toml --platform local", cwd=here)
     assert f"got {action} with tao on local" in done.stderr and "ENGINE-KEY" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("line", "id"),
     [
-        ("build_spec.py", "-o", "new.toml"),
-        ("build_spec.py", "train", "-o", "new.toml"),
-        ("check_tao_launch_preflight.py", "--platform", "local"),
-        ("launch_job.py", "plan", "--platform", "docker"),
-        ("launch_job.py", "plan", "train", "--platform", "docker"),
+        ("build_spec.py -o new.toml", "SPEC-FRAMEWORK"),
+        ("build_spec.py train -o new.toml", "SPEC-FRAMEWORK"),
+        ("build_spec.py evaluate -o new.toml", "SPEC-ACTION"),
+        ("check_tao_launch_preflight.py --platform local", "SPEC-ACTION"),
+        ("launch_job.py plan --platform docker", "SPEC-ACTION"),
+        ("launch_job.py plan train --platform docker", "SPEC-ACTION"),
     ],
 )
-def test_a_spec_of_another_trainer_is_refused_in_one_finding(here, words):
+def test_a_spec_of_another_trainer_is_refused_in_one_finding(here, line, id):
     (here / "wts.toml").write_text(FRAMEWORK)
-    done = run_script(*words, "--spec", "wts.toml", cwd=here)
+    done = run_script(f"{line} --spec wts.toml", cwd=here)
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith(("error", "warning"))]
-    assert len(lines) == 1 and "cosmos-framework" in lines[0], done.stderr
+    assert len(lines) == 1 and id in lines[0] and "cosmos-framework" in lines[0], done.stderr

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-import tomllib
+from pathlib import Path
 
 import pytest
 import support_specs
@@ -70,14 +70,28 @@ gradient_accumulation_steps: 2
 num_epochs: 20
 learning_rate: 1.0e-4
 """
-DATA = ["--set", "train_annotations=data.json", "--set", "train_media=."]
-DATA += ["--set", "train.train_policy.dataloader_drop_last=false"]
 
 
 @pytest.fixture
-def here(tmp_path):
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "data.json").write_text(support_specs.RECORDS)
     return tmp_path
+
+
+KEEP_ALL = "--set train.train_policy.dataloader_drop_last=false"
+
+
+DATA = f"--set train_annotations=data.json --set train_media=. {KEEP_ALL}"
+
+
+def refused(line, text):
+    """(the one error about somebody's config, the command line with its fix in its place)."""
+    Path("theirs.yaml").write_text(text)
+    code, found, made = support_specs.run(f"{line} --spec theirs.yaml")
+    (error,) = [one for one in found if one.severity == "error"]
+    assert (code, error.id, made) == (1, "SPEC-ACTION", None)
+    return error, f"{line} {str(error.fix).partition(' with ')[2]}"
 
 
 @pytest.mark.parametrize(
@@ -91,73 +105,54 @@ def here(tmp_path):
     ],
 )
 def test_the_fix_says_in_our_words_what_the_config_says(here, text, is_lora, rate):
-    (here / "theirs.yaml").write_text(text)
-    words = ["train", "--engine", "transformers", "-o", "spec.toml", *DATA]
-    refused = run_script(
-        "build_spec.py", *words, "--spec", "theirs.yaml", "--fix", "--json", cwd=here
-    )
-    (error,) = [one for one in json.loads(refused.stdout)["findings"] if one["severity"] == "error"]
-    assert error["id"] == "SPEC-ACTION" and not (here / "spec.toml").exists()
-    _, _, instead = error["fix"].partition("replace --spec theirs.yaml --fix with ")
-    done = run_script("build_spec.py", *words, *shlex.split(instead), cwd=here)
-    assert done.returncode == 0, done.stdout + done.stderr
-    spec = tomllib.loads((here / "spec.toml").read_text())
+    line = f"train --engine transformers {DATA}"
+    error, _ = refused(f"{line} --fix", text)
+    instead = str(error.fix).removeprefix("replace --spec theirs.yaml --fix with ")
+    code, found, spec = support_specs.run(f"{line} {instead}")
+    assert code == 0, found
     assert ("lora" in spec["policy"]) == is_lora and spec["train"]["optm_lr"] == rate
     assert spec["train"]["train_batch_per_replica"] == 8 and spec["train"]["epoch"] == 20
     assert not is_lora or spec["policy"]["lora"]["r"] == 8
 
 
 def test_what_the_command_line_says_wins_and_what_is_left_out_is_named(here):
-    (here / "theirs.yaml").write_text(LLAMA_FACTORY)
-    words = ["train", "--engine", "cosmos-rl", "-o", "spec.toml", *DATA]
-    words += ["--model", "nvidia/Cosmos-Reason2-8B", "--global-batch", "16", "--gpus-per-node", "4"]
-    refused = run_script("build_spec.py", *words, "--spec", "theirs.yaml", "--json", cwd=here)
-    (error,) = [one for one in json.loads(refused.stdout)["findings"] if one["severity"] == "error"]
-    _, _, instead = error["fix"].partition("replace --spec theirs.yaml with ")
-    assert "--model" not in instead and "--global-batch" not in instead
-    assert "train_batch_per_replica" not in instead
+    line = f"train --engine cosmos-rl {DATA} --model nvidia/Cosmos-Reason2-8B"
+    line += " --global-batch 16 --gpus-per-node 4"
+    error, mended = refused(line, LLAMA_FACTORY)
+    instead = mended.removeprefix(line)
+    given = ("--model", "--global-batch", "train_batch_per_replica")
+    assert not any(words in instead for words in given)
     left = {"trust_remote_code", "lora_target", "dataset", "template", "cutoff_len"}
-    assert set(error["data"]["left_out"]) == left
-    assert all(name in error["message"] for name in left)
-    done = run_script("build_spec.py", *words, *shlex.split(instead), "--json", cwd=here)
-    assert json.loads(done.stdout)["result"]["global_batch"] == 16
-    spec = tomllib.loads((here / "spec.toml").read_text())
+    assert set(error.data["left_out"]) == left
+    assert all(name in error.message for name in left)
+    spec = support_specs.run(mended)[2]
+    assert spec["train"]["train_batch_per_replica"] == 4  # of a global batch of 16
     assert spec["policy"]["model_name_or_path"].endswith("nvidia/Cosmos-Reason2-8B")
     assert spec["train"]["epoch"] == 20 and spec["policy"]["lora"]["r"] == 8
 
 
 def test_a_batch_of_each_gpu_stays_one_of_each_gpu(here):
-    (here / "theirs.yaml").write_text(MS_SWIFT)
-    words = ["train", "--engine", "cosmos-rl", "-o", "spec.toml", *DATA, "--gpus-per-node", "4"]
-    refused = run_script("build_spec.py", *words, "--spec", "theirs.yaml", "--json", cwd=here)
-    (error,) = [one for one in json.loads(refused.stdout)["findings"] if one["severity"] == "error"]
-    _, _, instead = error["fix"].partition("replace --spec theirs.yaml with ")
-    done = run_script("build_spec.py", *words, *shlex.split(instead), "--json", cwd=here)
-    assert json.loads(done.stdout)["result"]["global_batch"] == 32  # 2 x 4 on each of 4
+    _, mended = refused(f"train --engine cosmos-rl {DATA} --gpus-per-node 4", MS_SWIFT)
+    spec = support_specs.run(mended)[2]
+    assert spec["train"]["train_batch_per_replica"] == 8  # 2 x 4, on each of the 4
 
 
 @pytest.mark.parametrize(
     "more", ["stage: dpo", "rlhf_type: grpo", "stage: sft\nfinetuning_type: freeze", "rl: simpo"]
 )
 def test_a_config_of_another_kind_of_training_gets_no_fix(here, more):
-    (here / "theirs.yaml").write_text(
-        LLAMA_FACTORY.replace("finetuning_type: lora\n", "").replace("stage: sft", more)
-    )
-    words = ["train", "-o", "spec.toml", "--spec", "theirs.yaml", "--json"]
-    refused = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
-    (error,) = [one for one in refused if one["severity"] == "error"]
-    assert error["id"] == "SPEC-ACTION" and not error["fix"]
+    text = LLAMA_FACTORY.replace("finetuning_type: lora\n", "").replace("stage: sft", more)
+    assert not refused("train", text)[0].fix
 
 
 def test_a_spec_of_ours_that_is_nearly_flat_is_none_of_theirs(here):
     (here / "ours.yaml").write_text("train: {epoch: 3}\npolicy: {model_max_length: 40960}\n")
-    words = ["train", "--spec", "ours.yaml", "-o", "spec.toml", "--json"]
-    found = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
-    assert "SPEC-ACTION" not in {one["id"] for one in found}
+    _, found, _ = support_specs.run("train --spec ours.yaml")
+    assert "SPEC-ACTION" not in {one.id for one in found}
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
         "check_tao_launch_preflight.py --platform local --skip-platform-access",
         "launch_job.py plan --platform local",
@@ -166,10 +161,9 @@ def test_a_spec_of_ours_that_is_nearly_flat_is_none_of_theirs(here):
         "check_dataset.py data.json --media-path .",
     ],
 )
-def test_every_script_that_reads_a_spec_says_it_in_our_words(here, words):
+def test_every_script_that_reads_a_spec_says_it_in_our_words(here, line):
     (here / "theirs.yaml").write_text(LLAMA_FACTORY)
-    script, *words = words.split()
-    done = run_script(script, *words, "--spec", "theirs.yaml", "--json", cwd=here)
+    done = run_script(f"{line} --spec theirs.yaml --json", cwd=here)
     found = json.loads(done.stdout)["findings"]
     (error,) = [one for one in found if one["severity"] == "error"]
     assert done.returncode == 1 and error["id"] == "SPEC-ACTION"
@@ -180,22 +174,18 @@ def test_every_script_that_reads_a_spec_says_it_in_our_words(here, words):
 
 def test_the_command_that_a_plan_gives_makes_a_spec_that_it_takes(here):
     (here / "theirs.yaml").write_text(LLAMA_FACTORY)
-    plan = ["launch_job.py", "plan", "--platform", "local", "--json", "--spec"]
-    refused = run_script(*plan, "theirs.yaml", cwd=here)
-    (error,) = json.loads(refused.stdout)["findings"]
-    _, *words = shlex.split(error["fix"])
     (here / "annotations.json").write_text(support_specs.RECORDS)
+    plan = "launch_job.py plan --platform local --json --spec"
+    (error,) = json.loads(run_script(f"{plan} theirs.yaml", cwd=here).stdout)["findings"]
+    _, *words = shlex.split(error["fix"])
     words[words.index("DIR")] = "."
-    done = run_script("build_spec.py", *words, *DATA[-2:], cwd=here)
+    done = run_script("build_spec.py", *words, *KEEP_ALL.split(), cwd=here)
     assert done.returncode == 0, done.stderr
-    found = json.loads(run_script(*plan, "spec.toml", cwd=here).stdout)["findings"]
+    found = json.loads(run_script(f"{plan} spec.toml", cwd=here).stdout)["findings"]
     assert not {one["id"] for one in found if one["id"].startswith(("SPEC-KEY", "SPEC-ACTION"))}
 
 
 def test_two_names_for_one_key_are_left_out_and_named(here):
-    (here / "theirs.yaml").write_text(HF + "warmup_ratio: 0.1\nwarmup_steps: 20\n")
-    words = ["train", "-o", "spec.toml", "--spec", "theirs.yaml", "--json"]
-    refused = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
-    (error,) = [one for one in refused if one["severity"] == "error"]
-    assert error["data"]["left_out"] == ["warmup_ratio", "warmup_steps"]
-    assert "warmup" not in error["fix"]
+    error, _ = refused("train", HF + "warmup_ratio: 0.1\nwarmup_steps: 20\n")
+    assert error.data["left_out"] == ["warmup_ratio", "warmup_steps"]
+    assert "warmup" not in str(error.fix)

@@ -22,12 +22,6 @@ train_policy = {type = "sft"}
 )
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def mended(here, text, more="", output="new.toml"):
     (here / "old.toml").write_text(text)
     line = f"train --engine cosmos-rl --spec old.toml {more}"

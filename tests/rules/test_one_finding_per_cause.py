@@ -72,12 +72,6 @@ WITHOUT_FIX = {
 }
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def errors(found):
     return [one for one in found if one.severity == "error"]
 

@@ -187,32 +187,23 @@ def make(tmp_path):
         files.write_text(tmp_path / "data" / name / "annotations.json", RECORDS)
     run("train --train-root data/train --model reason2-2b", f"{JOB}/spec.toml")
     checkpoint = tmp_path / "out" / "20260101000000" / "safetensors" / "step_20"
-    record = {
-        "action": "train",
-        "engine": "tao",
-        "state": "COMPLETE",
-        "evidence": {"checkpoint": str(checkpoint)},
-    }
+    record = {"action": "train", "engine": "tao", "state": "COMPLETE"}
+    record["evidence"] = {"checkpoint": str(checkpoint)}
     files.write_json(tmp_path / JOB / "job.json", record)
-    for name, key, table in (
+    grid = document.template("train")["policy"]["parallelism"] | {"dp_shard_size": 8}
+    lora = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
+    profiler = {"enable_nsys": True, "sub_profiler_config": {"do_profile": True}}
+    for name, key, value in (
         ("four", "custom.vision", {"fps": 4, "resized_height": 64, "resized_width": 96}),
         ("wide", "policy.parallelism.dp_replicate_size", 2),
-        (
-            "profiler",
-            "profiler",
-            {"enable_nsys": True, "sub_profiler_config": {"do_profile": True}},
-        ),
-        ("lorra", "policy.lorra", {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}),
-        (
-            "paralelism",
-            "policy.paralelism",
-            document.template("train")["policy"]["parallelism"] | {"dp_shard_size": 8},
-        ),
+        ("profiler", "profiler", profiler),
+        ("lorra", "policy.lorra", lora),
+        ("paralelism", "policy.paralelism", grid),
     ):
         made = document.template("train")
         if name == "paralelism":
             document.delete(made, "policy.parallelism")
-        document.set_value(made, key, table)
+        document.set_value(made, key, value)
         document.dump(made, tmp_path / f"{name}.toml")
     files.write_text(tmp_path / "empty.toml", "")
     typos = document.template("train") | {"trian": {"epoch": 3}, "xyz": 1}
@@ -220,14 +211,12 @@ def make(tmp_path):
     typos["policy"] |= {"model_name_or_path": "Cosmos Reason 2"}
     document.dump(typos, tmp_path / "typos.toml")
     template = bundle.template_path("train").read_text()
+    part = "train:\n  epoch: 3\n  optm_lr: 1e-5\n  compile: false\n"
+    no_table = template.replace("vision:\n    nframes: 8", "vision: 3")
     text = template.replace("1.0e-06  # Peak", "1e-6  # Peak")
     files.write_text(tmp_path / "text.yaml", text.replace("compile: false", 'compile: "False"'))
-    files.write_text(
-        tmp_path / "part.yaml", "train:\n  epoch: 3\n  optm_lr: 1e-5\n  compile: false\n"
-    )
-    files.write_text(
-        tmp_path / "no_table.yaml", template.replace("vision:\n    nframes: 8", "vision: 3")
-    )
+    files.write_text(tmp_path / "part.yaml", part)
+    files.write_text(tmp_path / "no_table.yaml", no_table)
     return tmp_path
 
 
@@ -238,12 +227,9 @@ def as_line(action, engine, changes):
         key = name.replace("__", ".")
         if name == "gpus":
             words += ["--gpus-per-node", str(value)]
-        elif isinstance(value, dict):
-            words += shlex.split(
-                str(Fix(changes={f"{key}.{sub}": one for sub, one in value.items()}))
-            )
-        else:
-            words += shlex.split(str(Fix(changes={key: value})))
+            continue
+        parts = {f"{key}.{sub}": one for sub, one in value.items()} if type(value) is dict else {}
+        words += shlex.split(str(Fix(changes=parts or {key: value})))
     return shlex.join(words)
 
 
@@ -361,18 +347,14 @@ def test_a_training_spec_hands_its_view_to_an_evaluation(here):
     table = document.load(here / "four.toml")
     document.set_value(table, "train.train_policy.system_prompt", "Be brief.")
     document.dump(table, here / "four.toml")
-    line = (
-        "evaluate --engine transformers --model reason2-2b --eval-root data/held_out "
-        "--spec four.toml"
-    )
+    plain = "evaluate --engine transformers --model reason2-2b --eval-root data/held_out"
+    line = f"{plain} --spec four.toml"
     finding = next(one for one in run(line)[1] if one.id == "SPEC-ACTION")
     code, _, made = run(pasted(line, str(finding.fix)))
-    plain = run(line.replace(" --spec four.toml", ""), "plain.toml")[2]
-    seen = {
-        "vision": table["custom"]["vision"],
-        "dataset": plain["dataset"] | {"system_prompt": "Be brief."},
-    }
-    assert code == 0 and made == plain | seen
+    expected = run(plain, "plain.toml")[2]
+    expected["vision"] = table["custom"]["vision"]
+    expected["dataset"]["system_prompt"] = "Be brief."
+    assert code == 0 and made == expected
     finding = next(one for one in run(f"{line} --set nframes=6")[1] if one.id == "SPEC-ACTION")
     _, _, made = run(pasted(f"{line} --set nframes=6", str(finding.fix)))
     assert made["vision"] == {"nframes": 6, "resized_height": 64, "resized_width": 96}
@@ -410,10 +392,9 @@ def test_nodes_that_no_launch_of_the_engine_takes_are_refused(here, platform, en
     code, found, made = run(line)
     (told,) = [one for one in found if one.id == "JOB-NODES"]
     assert (code, not made, told.severity) == (1, True, "error") if platform else code == 0
-    assert str(told.fix) == (
-        f"replace --engine tao with --engine {left}" if left else "drop --nodes 2"
-    )
-    code, found, _ = run(pasted(line, str(told.fix)))
+    fix = f"replace --engine tao with --engine {left}" if left else "drop --nodes 2"
+    assert str(told.fix) == fix
+    code, found, _ = run(pasted(line, fix))
     assert "JOB-NODES" not in {one.id for one in found}
 
 
@@ -431,11 +412,8 @@ def test_vision_keys_have_short_names_in_every_action(here, action):
     [
         ("train", "epoch", "train.epoch"),
         ("train", "max_keep", "train.ckpt.max_keep"),
-        (
-            "train",
-            "batch_size",
-            "train.train_batch_per_replica",
-        ),  # a short name comes before a last part
+        # a short name comes before a last part
+        ("train", "batch_size", "train.train_batch_per_replica"),
         ("grpo", "dp_shard_size", "policy.parallelism.dp_shard_size"),
         ("grpo", "tp_size", "tp_size"),  # of the policy or of the rollout?
         ("train", "annotation_path", "annotation_path"),
@@ -459,18 +437,13 @@ def test_explain_lists_the_actions_behind_each_of_several_keys():
     said = explain.explain("max_pixels").splitlines()
     assert "custom.vision.max_pixels (train, grpo)" in said
     assert "  in evaluate, inference, quantize: vision.max_pixels" in said
-    rows = [
-        row
-        for row in explain.explain("annotation_path").splitlines()
-        if row.startswith("dataset.annotation_path")
-    ]
-    assert rows[0].startswith(
-        "dataset.annotation_path (evaluate, quantize): "
-    )  # train has two keys of this name
+    rows = explain.explain("annotation_path").splitlines()
+    (row,) = [row for row in rows if row.startswith("dataset.annotation_path")]
+    assert row.startswith("dataset.annotation_path (evaluate, quantize): "), "train has two of it"
 
 
 def test_a_flag_that_was_begun_is_completed(here):
-    done = run_script("build_spec.py", "train", "--gpus", "2", "-o", "s.toml", cwd=here)
+    done = run_script("build_spec.py train --gpus 2 -o s.toml", cwd=here)
     assert done.returncode == 2 and "Did you mean --gpus-per-node?" in done.stderr
 
 
@@ -482,38 +455,25 @@ def test_a_misspelt_table_keeps_its_values(here):
 
 
 def test_a_file_of_somebody_else_is_replaced_only_by_force(here):
+    line = "build_spec.py train -o hand.toml"
     files.write_text(here / "hand.toml", "mine = 1")
-    done = run_script("build_spec.py", "train", "-o", "hand.toml", cwd=here)
+    done = run_script(line, cwd=here)
     assert done.returncode == 1 and "(--force replaces it)" in done.stderr
     assert "fix: --force" not in done.stderr
     assert (here / "hand.toml").read_text() == "mine = 1"
-    for words in (["--force"], ["--set", "epochs=3"]):  # the second replaces what the first wrote
-        assert (
-            run_script("build_spec.py", "train", "-o", "hand.toml", *words, cwd=here).returncode
-            == 0
-        )
+    for more in ("--force", "--set epochs=3"):  # the second replaces what the first wrote
+        assert run_script(f"{line} {more}", cwd=here).returncode == 0
     files.write_text(here / "hand.toml", (here / "hand.toml").read_text() + "# mine")
-    assert run_script("build_spec.py", "train", "-o", "hand.toml", cwd=here).returncode == 1
+    assert run_script(line, cwd=here).returncode == 1
 
 
 SENSELESS = st.sampled_from([3, -1, 0.5, True, "x", "[x", "a" * 300, [1], {}, {"a": 1}])
-TABLES = [
-    "train",
-    "policy",
-    "policy.parallelism",
-    "policy.lora",
-    "policy.lorra",
-    "custom",
-    "validation",
-    "train.ckpt",
-]
-WORDS = [
-    "",
-    "--tuning lora",
-    "--tuning full",
-    "--gpus-per-node 8",
-    "--nodes 2",
-    "--gpus-per-node 4 --nodes 2",
+TABLES = "train policy policy.parallelism policy.lora policy.lorra custom validation train.ckpt"
+
+
+GIVEN = [
+    *("", "--tuning lora", "--tuning full"),
+    *("--gpus-per-node 8", "--nodes 2", "--gpus-per-node 4 --nodes 2"),
 ]
 
 
@@ -521,16 +481,12 @@ WORDS = [
 @given(st.data())
 def test_a_senseless_base_is_findings_and_no_crash(here, data):
     action = data.draw(st.sampled_from(["train", "grpo", "evaluate", "quantize"]))
-    table, keys = (
-        document.template(action),
-        st.sampled_from([*TABLES, "mode", *document.keys(action)]),
-    )
+    table = document.template(action)
+    keys = st.sampled_from([*TABLES.split(), "mode", *document.keys(action)])
     for key, value in data.draw(st.dictionaries(keys, SENSELESS, min_size=1, max_size=3)).items():
         document.set_value(table, key, copy.deepcopy(value))
     document.dump(table, here / "base.toml")
     document.dump(table, here / JOB / "spec.toml")
     source = data.draw(st.sampled_from(["--spec base.toml", f"--parent-job {JOB}"]))
-    run(
-        f"{action} {source} --engine {data.draw(st.sampled_from(bundle.ENGINES))} "
-        f"{data.draw(st.sampled_from(WORDS))}"
-    )
+    engine = data.draw(st.sampled_from(bundle.ENGINES))
+    run(f"{action} {source} --engine {engine} {data.draw(st.sampled_from(GIVEN))}")

@@ -1,0 +1,10 @@
+"""Shared by the tests of rules."""
+
+import pytest
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
