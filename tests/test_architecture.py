@@ -2,6 +2,7 @@
 pins and help texts that agree."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -9,31 +10,17 @@ import tomllib
 from graphlib import TopologicalSorter
 
 import pytest
-from support import ROOT
+from support import ROOT, called
 
 from cosmos_reason.spec import keys
 
 LIBRARY = ROOT / "scripts" / "cosmos_reason"
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 # A package imports only packages that stand before it.
-ORDER = [
-    "base",
-    "spec",
-    "remote",
-    "media",
-    "estimate",
-    "answers",
-    "data",
-    "checkpoints",
-    "evaluation",
-    "engine",
-    "rules",
-    "pages",
-    "jobs",
-    "preflight",
-    "tuning",
-    "demo",
-]
+ORDER = (
+    "base spec remote media estimate answers data checkpoints evaluation engine rules pages jobs "
+    "preflight tuning demo"
+).split()
 MODULES = {}
 for _path in sorted(LIBRARY.rglob("*.py")):
     _parts = _path.relative_to(LIBRARY.parent).with_suffix("").parts
@@ -45,6 +32,7 @@ def package_of(module):
     return module.partition(".")[2].partition(".")[0]
 
 
+@functools.cache
 def imports(path):
     """Modules of the library that a file imports, anywhere in it."""
     found = set()
@@ -162,9 +150,7 @@ def test_script_metadata_pins_what_the_requirements_pin(path):
 
 
 def test_tracked_files_are_fit_to_ship():
-    listed = subprocess.run(
-        ["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    listed = called(["git", "ls-files", "-s"], cwd=ROOT)
     if listed.returncode:
         pytest.skip("not a git checkout")
     for line in listed.stdout.splitlines():

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, run_script
+from support import ROOT, called, run_script
 
 from cosmos_reason import cli
 from cosmos_reason.base import files
@@ -53,17 +53,13 @@ def test_names_that_the_terminal_cannot_show_are_escaped():
 
 def test_a_reader_that_goes_away_is_no_failure():
     script = f"{sys.executable} {ROOT / 'scripts' / SCRIPT} --list-rules | head -1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False
-    )
+    done = called(["bash", "-o", "pipefail", "-c", script])
     assert done.returncode == 0 and done.stderr == ""
 
 
 def test_suggestions_paste_from_the_folder_of_the_scripts():
     command = ["./diagnose_log.py", "--explain", "LOG-X"]
-    done = subprocess.run(
-        command, cwd=ROOT / "scripts", capture_output=True, text=True, check=False
-    )
+    done = called(command, cwd=ROOT / "scripts")
     assert "fix: ./diagnose_log.py --list-checks" in done.stderr, done.stderr
 
 

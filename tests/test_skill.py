@@ -1,17 +1,17 @@
 """SKILL.md, references and manifests as agents, installers and directories read them;
 the shape of the evals."""
 
-import functools
 import json
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import yaml
-from support import ROOT, make_docs, run_script
+from support import ROOT, make_docs
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs import diagnosis
@@ -36,14 +36,8 @@ QUERIES = read("evals/trigger-queries.json")
 
 
 def test_frontmatter_is_the_standard_and_no_more():
-    assert set(FRONTMATTER) <= {
-        "name",
-        "description",
-        "license",
-        "compatibility",
-        "metadata",
-        "allowed-tools",
-    }
+    allowed = "name description license compatibility metadata allowed-tools"
+    assert set(FRONTMATTER) <= set(allowed.split())
     assert all(isinstance(value, str) for value in FRONTMATTER["metadata"].values())
     assert len(FRONTMATTER["compatibility"]) <= 500
 
@@ -52,29 +46,15 @@ def test_description_says_when_and_starts_with_the_nouns():
     text = FRONTMATTER["description"]
     assert len(text) < 500 and text.startswith("Use when")
     assert "Cosmos Reason" in text[:150] and "Cosmos3-Nano" in text[:200]
-    for words in (
-        "Cosmos-RL",
-        "video QA",
-        "fine-tune",
-        "evaluate",
-        "Cosmos3 Nano Reasoner",
-        "Cosmos-Reason2-8B",
-    ):
-        assert words in text
+    words = "Cosmos-RL|video QA|fine-tune|evaluate|Cosmos3 Nano Reasoner|Cosmos-Reason2-8B"
+    assert all(word in text for word in words.split("|"))
     assert not re.search(r"[<>]|\b(?:I|you|your|my)\b", text)
 
 
-SECTIONS = [
-    *(
-        "Purpose",
-        "Prerequisites",
-        "Instructions",
-        "Available Scripts",
-        "Examples",
-        "Limitations",
-        "Troubleshooting",
-    )
-]
+SECTIONS = (
+    "Purpose", "Prerequisites", "Instructions", "Available Scripts", "Examples", "Limitations",
+    "Troubleshooting",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -136,16 +116,10 @@ def test_what_stands_for_other_tools_parses_and_names_keys_that_exist(monkeypatc
     assert len(scripts) == 8 and len(keys) >= 9 and keys <= known
 
 
-@functools.cache
 def flags(script, verb=""):
     """Those of the script and, when the word is a verb of it, of the verb."""
-    verbs = [[], *([[verb]] if re.fullmatch("[a-z]+", verb) else [])]
-    return {
-        flag
-        for words in verbs
-        for page in ("--help", "--help-all")
-        for flag in re.findall(r"--[a-z][a-z0-9-]+", run_script(script, *words, page).stdout)
-    }
+    verbs = read("tests/fixtures/public_names.json")["flags"][script]
+    return {"--help-all", *verbs[""], *verbs.get(verb, ())}
 
 
 def test_references_are_one_level_deep_and_none_is_orphaned():
@@ -161,13 +135,10 @@ def test_references_are_one_level_deep_and_none_is_orphaned():
 
 def test_one_version_and_one_name_everywhere():
     plugin, market = read(".claude-plugin/plugin.json"), read(".claude-plugin/marketplace.json")
-    project = re.search(
-        r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M
-    )[1]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     info = bundle.skill_info()
-    assert {FRONTMATTER["metadata"]["version"], plugin["version"], project} == {
-        info["skill_version"]
-    }
+    versions = {FRONTMATTER["metadata"]["version"], plugin["version"], project["version"]}
+    assert versions == {info["skill_version"]}
     assert {NAME, plugin["name"], market["name"], market["plugins"][0]["name"]} == {info["name"]}
     assert market["plugins"][0]["description"] == plugin["description"]
 
@@ -181,15 +152,10 @@ def test_generated_tables_are_what_skill_info_gives():
 
 
 def test_tables_stand_between_their_marks_and_say_each_key_once():
-    page = (
-        "before\n<!-- make docs: words -->\nold\n<!-- end -->\n"
-        "after\n<!-- make docs: engines --><!-- end -->"
-    )
-    text = make_docs().renewed(page)
-    assert (
-        text.startswith("before\n<!-- make docs: words -->\n| words | key | in |")
-        and "\nold\n" not in text
-    )
+    page = "before\n<!-- make docs: words -->\nold\n<!-- end -->\nafter\n"
+    text = make_docs().renewed(f"{page}<!-- make docs: engines --><!-- end -->")
+    assert text.startswith("before\n<!-- make docs: words -->\n| words | key | in |")
+    assert "\nold\n" not in text
     assert "| scheme, precision | `quantize.quantization_scheme` | quantize |\n" in text
     keys = re.findall(r"\| `([^`]+)` \|", text.partition("after")[0])
     assert len(keys) == len(set(keys))
@@ -227,11 +193,7 @@ def test_pages_tell_what_is_launched_as_skill_info_does():
         for how in ("bare", "rendered"):
             assert (f"*{how}*" in cell) == (how in launched)
         assert (cell == "*spec only*") == (action in facts["actions"] and not platforms)
-    for page, block in (
-        ("README.md", "engines"),
-        ("README.md", "limits"),
-        ("SKILL.md", "limits"),
-    ):
+    for page, block in (("README.md", "engines"), ("README.md", "limits"), ("SKILL.md", "limits")):
         assert f"<!-- make docs: {block} -->" in (ROOT / page).read_text(encoding="utf-8")
 
 
@@ -266,15 +228,13 @@ def test_evals_cover_actions_engines_platforms_and_kinds_of_failure():
 
 
 def test_every_packaged_file_is_used():
-    assert {f"evals/files/{path.name}" for path in (ROOT / "evals" / "files").iterdir()} == {
-        name for case in EVALS for name in case["files"]
-    }
+    packed = {f"evals/files/{path.name}" for path in (ROOT / "evals" / "files").iterdir()}
+    assert packed == {name for case in EVALS for name in case["files"]}
 
 
 def test_the_harness_lists_all_cases():
-    done = subprocess.run(
-        [sys.executable, ROOT / "evals/run.py", "list"], capture_output=True, text=True, check=True
-    )
+    words = [sys.executable, ROOT / "evals/run.py", "list"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == [case["id"] for case in EVALS]
 
 
@@ -323,15 +283,12 @@ SECRET_LIKE = re.compile(
 
 def test_no_tracked_text_looks_like_a_secret():
     """Scanners of others refuse an installed skill for one in a test."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    words = ["git", "ls-files", "-z"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
     found = []
-    for name in filter(None, listed.stdout.split("\0")):
-        text = (
-            (ROOT / name).read_bytes().decode(errors="replace") if (ROOT / name).is_file() else ""
-        )
-        found += [(name, match[0]) for match in SECRET_LIKE.finditer(text)]
+    for path in (ROOT / name for name in filter(None, listed.stdout.split("\0"))):
+        text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+        found += [(path, match[0]) for match in SECRET_LIKE.finditer(text)]
     assert not found

@@ -1,6 +1,7 @@
 """What a finding says to do: rendered in one place, read by its fields everywhere else."""
 
 import ast
+import re
 import shlex
 import tomllib
 
@@ -47,17 +48,14 @@ def test_a_change_survives_shell_and_toml(key, value):
 
 
 def test_the_later_fix_wins_where_two_are_merged():
-    merged = Fix(changes={"a": 1, "b": 1}, flags={"--x": 1}) | Fix(
-        changes={"b": 2}, flags={"--y": 2}
-    )
+    earlier = Fix(changes={"a": 1, "b": 1}, flags={"--x": 1})
+    merged = earlier | Fix(changes={"b": 2}, flags={"--y": 2})
     assert merged == Fix(changes={"a": 1, "b": 2}, flags={"--x": 1, "--y": 2})
 
 
 def test_scripts_of_a_command_are_called_where_they_are():
-    fix = Fix(
-        command="scripts/check_dataset.py ROOT, then x/scripts/other.py",
-        flags={"-o": "scripts/a.py"},
-    )
+    command = "scripts/check_dataset.py ROOT, then x/scripts/other.py"
+    fix = Fix(command=command, flags={"-o": "scripts/a.py"})
     assert str(fix.called(lambda name: [f"/my skill/scripts/{name}"])) == (
         "'/my skill/scripts/check_dataset.py' ROOT, then x/scripts/other.py -o scripts/a.py"
     )
@@ -103,14 +101,10 @@ def text_operations(tree: ast.AST) -> list[int]:
 
 
 def test_text_operations_are_seen():
-    lines = [
-        "one.fix.startswith('-')",
-        "re.sub('a', 'b', fix)",
-        "'--set' in one.fix",
-        "one.fix[3:]",
-    ]
-    lines += ["shlex.split(str(one.fix))", "str(one.fix).partition(' ')"]
-    for line in lines:
+    for line in (
+        *("one.fix.startswith('-')", "re.sub('a', 'b', fix)", "'--set' in one.fix"),
+        *("one.fix[3:]", "shlex.split(str(one.fix))", "str(one.fix).partition(' ')"),
+    ):
         assert text_operations(ast.parse(line)) == [1], line
     assert not text_operations(ast.parse("one.fix.changes; str(one.fix); one.fix or Fix()"))
 
@@ -118,6 +112,7 @@ def test_text_operations_are_seen():
 def test_no_code_takes_a_fix_apart():
     wrong = []
     for path in sorted((ROOT / "scripts").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text if re.search(r"\bfix\b", text) else "")
         wrong += [f"{path.relative_to(ROOT)}:{line}" for line in text_operations(tree)]
     assert not wrong

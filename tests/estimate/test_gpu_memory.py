@@ -158,10 +158,8 @@ def test_parameters_are_those_of_the_tensors(tmp_path):
     exact = sum(math.prod(shape) for shape in qwen3_vl.expected_tensors(config).values())
     assert gpu_memory.geometry(str(tmp_path)) == QWEN3_8B
     assert QWEN3_8B.parameters == pytest.approx(exact, rel=0.001)
-    assert (
-        gpu_memory.geometry(str(tmp_path / "no")) is None
-        and gpu_memory.geometry("org/unknown") is None
-    )
+    assert gpu_memory.geometry(str(tmp_path / "no")) is None
+    assert gpu_memory.geometry("org/unknown") is None
 
 
 @pytest.mark.parametrize(

@@ -344,10 +344,8 @@ def test_a_missing_size_is_named_with_a_pasteable_value():
     table = document.template("train")
     document.delete(table, "policy.parallelism.tp_size")
     (finding,) = validation.validate("train", table)
-    assert (finding.where, str(finding.fix)) == (
-        "policy.parallelism.tp_size",
-        "--set policy.parallelism.tp_size=1",
-    )
+    assert finding.where == "policy.parallelism.tp_size"
+    assert str(finding.fix) == "--set policy.parallelism.tp_size=1"
 
 
 def test_extra_keys_pass_when_the_spec_names_them():

@@ -48,21 +48,15 @@ def test_what_was_trained_outlives_a_scoring_that_fails_and_is_scored_again(tmp_
     with pytest.raises(f.Failure, match="TUNE-OUTSIDE"):
         ran(made, trials=1, groups=[[]])
     failed = made.trial(1)
-    assert (
-        failed["state"] == study.FAILED
-        and "ZeroDivisionError" in failed["reason"]
-        and weights.is_dir()
-    )
+    assert failed["state"] == study.FAILED and "ZeroDivisionError" in failed["reason"]
+    assert weights.is_dir()
     metric.write_text("def metric(rows): return {'mine': 0.75}")
     ran(made, trials=1, groups=[[]])
     assert [(trial["state"], trial["objective"]) for trial in made.trials()] == [
         (study.COMPLETE, 0.75)
     ] * 2
-    assert (
-        weights.is_dir()
-        and made.trial(0)["set_aside"] == []
-        and "custom.mine 0.75" in capsys.readouterr().err
-    )
+    assert weights.is_dir() and made.trial(0)["set_aside"] == []
+    assert "custom.mine 0.75" in capsys.readouterr().err
 
 
 def test_a_base_model_that_could_not_be_judged_gets_another_chance_on_other_gpus(tmp_path):
@@ -79,11 +73,8 @@ def test_a_base_model_that_could_not_be_judged_gets_another_chance_on_other_gpus
     assert one.hopeless() == "", "that was an earlier run"
     one.begin_again()
     (again,) = made.trials()
-    assert (
-        again["state"] == study.RUNNING
-        and again["set_aside"]
-        and one.study.jobs_of(again, "evaluate") == []
-    )
+    assert again["state"] == study.RUNNING and again["set_aside"]
+    assert one.study.jobs_of(again, "evaluate") == []
     assert one.next_trial()["gpu_ids"] == made.trial(0)["gpu_ids"] == ["0"]
     made.write(made.trial(0) | {"state": study.FAILED, "ended_at": "2999-01-01T00:00:00Z"})
     later = with_budget(made, groups=[["0"]])

@@ -26,10 +26,8 @@ def test_the_same_seed_gives_the_same_suggestions(tmp_path, sampler):
         for n, seed in enumerate((3, 3, 4))
     )
     assert first == again
-    assert (
-        first[:2] == other[:2] == [{}, {k: document.get(BASE, k) for k in first[1]}]
-        and first[2:] != other[2:]
-    )
+    assert first[:2] == other[:2] == [{}, {k: document.get(BASE, k) for k in first[1]}]
+    assert first[2:] != other[2:]
     assert len({json.dumps(values) for values in first[1:]}) == 9
 
 

@@ -98,18 +98,12 @@ def test_the_page_shows_every_trial_and_needs_no_network(tmp_path):
         add(made, 0.1 * number)
     add(made, state=study.FAILED, reason="<script>alert(1)</script>")
     text = page_of(made)
-    assert (
-        "by trial 7" in text
-        and "<script" not in text
-        and "http" not in text.replace("http-equiv", "")
-    )
+    assert "by trial 7" in text and "<script" not in text
+    assert "http" not in text.replace("http-equiv", "")
     assert all(f'<th scope="row">{number}' in text for number in range(9))
     found = seen(made)
-    assert (
-        found["baseline"] == 0
-        and found["best"]["number"] == 7
-        and "trial 8 failed" in summary.text(made, found)
-    )
+    assert found["baseline"] == 0 and found["best"]["number"] == 7
+    assert "trial 8 failed" in summary.text(made, found)
 
 
 def test_a_winner_that_forgot_is_told_wherever_it_is_named(tmp_path):
