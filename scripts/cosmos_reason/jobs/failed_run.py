@@ -71,8 +71,8 @@ class FailedRun:
         return changes, errors
 
     def too_large_batch(self) -> tuple[str, dict[str, object]]:
-        """Why a training without steps had none, in numbers, and the changes that give it some and
-        let it save; empty when its records cannot be counted here."""
+        """Return why a training without steps had none, in numbers, and the changes that give it
+        some and let it save; empty when its records cannot be counted here."""
         case = self._case({})
         if not case.records or case.steps_per_epoch != 0:
             return "", {}

@@ -432,5 +432,5 @@ class Launch(Options):
 
     @property
     def needed_gpus(self) -> int:
-        """GPUs of all nodes together that the spec is laid out for."""
+        """Return the GPUs of all nodes together that the spec is laid out for."""
         return self.case.needed_gpus

@@ -162,7 +162,7 @@ class Job:
         return _sha256_or_none(self.spec_path) != self.spec["sha256"]
 
     def spec_changes(self) -> list[Finding]:
-        """Warnings about a spec that is no longer what was submitted."""
+        """Return warnings about a spec that is no longer what was submitted."""
         own = self.spec_path
         source = Path(self.spec["source"])
         runs_as_read = "what runs is what was read at the start"
@@ -218,8 +218,8 @@ class Job:
         return folder if is_there else None
 
     def unknown(self, reason: str, fix: Fix | str = "", cause: str = OUT_OF_REACH) -> Failure:
-        """Exit 3: nobody can say now how the job is. The finding carries the record with the state
-        UNKNOWN, and the id of the finding that is the cause."""
+        """Return a failure (exit 3): nobody can say now how the job is. Its finding carries the
+        record with the state UNKNOWN, and the id of the finding that is the cause."""
         record = self.to_json() | {"state": UNKNOWN, "reason": reason}
         return outside(OUT_OF_REACH, self.job_id, reason, fix, job=record, cause=cause)
 
@@ -324,7 +324,8 @@ def is_path(given: str) -> bool:
 
 
 def folders(jobs_dir: Path) -> list[Path]:
-    """Folders of all recorded jobs, newest first. Raises OSError where they cannot be listed."""
+    """Return the folders of all recorded jobs, newest first. Raises OSError where they cannot be
+    listed."""
     if not jobs_dir.exists():
         return []
     ids = [name for name in os.listdir(jobs_dir) if ID.fullmatch(name)]

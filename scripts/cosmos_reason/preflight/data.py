@@ -111,8 +111,8 @@ def survey_data(
 
 
 def look_at_clips(found: survey.Survey) -> list[Finding]:
-    """Reports of the clips: missing files of all, headers of the first few (and of those looked at
-    before); of an archive the headers of the clips that come first in it."""
+    """Return reports of the clips: missing files of all, headers of the first few (and of those
+    looked at before); of an archive the headers of the clips that come first in it."""
     how = ("none", VisionOptions(nframes=8), CLIP_SECONDS, clip_checks.Cache())
     paths = clip_files.files(found)
     packed = clip_files.members(found)

@@ -74,7 +74,7 @@ def other_nodes(preflight: Preflight, there: list[int]) -> Fix:
 
 
 def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
-    """Number, memory and architecture against what the options and the spec ask of one node."""
+    """Compare number, memory and architecture with what options and spec ask of one node."""
     options, needed = preflight.options, preflight.gpus_per_node
     if gpus:
         known = [gpu for gpu in gpus if gpu.gib is not None]
@@ -170,7 +170,7 @@ def check_total(
 
 
 def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> Iterator[Finding]:
-    """Architectures against the image's list and every --gpu-arch-allowlist."""
+    """Compare architectures with the image's list and every --gpu-arch-allowlist."""
     known = bundle.skill_info()["gpu_architectures"]
     allowlists = list(options.gpu_arch_allowlist)  # (label, architectures that it allows)
     if options.image_supported_sm:

@@ -72,7 +72,7 @@ def _docker(preflight: Preflight, *words: str, limit: float = COMMAND_SECONDS) -
 
 
 def unreachable(answer: Answer) -> Finding | None:
-    """Why the client got no answer from an engine, though it may exit with 0."""
+    """Return why the client got no answer from an engine, though it may exit with 0."""
     if answer.code == NO_COMMAND and "no command docker" in answer.err:
         message = f"got no docker command here; {WAYS_OUT}"
         fix = "apt-get install --yes docker.io"

@@ -140,7 +140,7 @@ def _target(asked: dict | None) -> Cluster:
 
 
 def prepare(job: Job, spec: dict) -> Job:
-    """Raises Failure (exit 1) for paths that no volume holds."""
+    """Return the job with its command. Raises Failure (exit 1) for paths that no volume holds."""
     asked = dict(job.options.get("kubernetes", {}))
     with contextlib.suppress(Failure):  # while planning; to act, check() has asked already
         if "carried" not in job.options:
@@ -303,7 +303,7 @@ def _cluster(job: Job) -> Cluster:
 
 
 def _make(job: Job, target: Cluster) -> str:
-    """Returns the uid of the Job, which is suspended until all that it needs is there. That belongs
+    """Return the uid of the Job, which is suspended until all that it needs is there. That belongs
     to it, and is removed with it."""
     documents = _documents(job)
     manifest = documents[0]

@@ -494,7 +494,8 @@ def _without_environment(job: Job) -> Job:
 
 
 def end(job: Job, grace: float) -> None:
-    """SIGTERM to the work, and what is left after `grace` seconds, or still waits, is canceled."""
+    """Send SIGTERM to the work, and cancel what is left of it after `grace` seconds, or still
+    waits."""
     where = cluster.host(job.options.get("slurm_host"))
     seen = cluster.find(where, job.job_id, job.created_at, fresh=True)
     if seen is None or seen.state in cluster.ENDED:

@@ -128,7 +128,7 @@ def find(where: Host, name: str, since: str, fresh: bool = False) -> Seen | None
 
 
 def _queue(where: Host, fresh: bool) -> dict[str, Seen]:
-    """Our jobs by name, those that ended lately too: one question serves many jobs."""
+    """Return our jobs by name, those that ended lately too: one question serves many jobs."""
     asked_at, jobs = _queues.get(where, (0.0, {}))
     if not fresh and asked_at and time.monotonic() - asked_at < FRESH:
         return jobs

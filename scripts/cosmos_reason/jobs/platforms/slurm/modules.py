@@ -49,12 +49,12 @@ def load(options: dict) -> str:
 
 
 def path() -> str:
-    """PATH before the modules are loaded: where none brings a python3, it is this one."""
+    """Return PATH before the modules are loaded: where none brings a python3, it is this one."""
     return f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def look(options: dict, program: str) -> str:
-    """Commands of a shell on a node that print what stands against the modules of a job."""
+    """Return commands of a shell that print what stands against the modules of a job on a node."""
     if not load(options):
         return ""
     values = {"PATH": path()}
@@ -68,7 +68,7 @@ def look(options: dict, program: str) -> str:
 
 
 def complaints(lines: list[str], node: str, options: dict, where: Host) -> list[Finding]:
-    """Errors for what `look` printed on a node; other lines are none."""
+    """Return errors for what `look` printed on a node; other lines are none."""
     names = " ".join(options.get("modules", []))
     found = []
     for line in lines:

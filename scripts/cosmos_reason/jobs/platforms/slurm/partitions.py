@@ -100,8 +100,8 @@ def parse_partitions(text: str) -> list[Nodes]:
 
 
 def minutes(written: str) -> int | None:
-    """Minutes of a SLURM time: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, infinite, which 0 means
-    too; None for anything else."""
+    """Return the minutes of a SLURM time: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, infinite, which
+    0 means too; None for anything else."""
     if written.lower() in ("infinite", "unlimited", "n/a"):
         return UNLIMITED
     found = TIME.fullmatch(written)
@@ -220,7 +220,7 @@ def gpus_of_nodes(rows: list[Nodes], name: str, kind: str = "") -> list[int]:
 
 
 def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
-    """GPUs of the largest node of a partition, of a type or of any."""
+    """Return the GPUs of the largest node of a partition, of a type or of any."""
     return max((row.gpus(kind) for row in rows if row.partition == name), default=0)
 
 
