@@ -45,7 +45,7 @@ class FailedRun:
     def passing(self, changes: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
         """Return the changes, with values for keys that they need beside them and the spec leaves
         out; and the errors for which build_spec.py would write no spec all the same."""
-        for _ in range(2):
+        for _ in range(2):  # the second time with what the changes need beside them
             spec = document.load(self.source)
             for key, value in changes.items():
                 if value is None:
@@ -76,7 +76,7 @@ class FailedRun:
         case = self._case({})
         if not case.records or case.steps_per_epoch != 0:
             return "", {}
-        each = math.ceil(case.records / case.ranks)
+        each = math.ceil(case.records / case.ranks)  # the sampler pads the last ranks
         mini_batch = case(MINI_BATCH)
         numbers = (
             f"{case.records} records / {case.ranks} ranks = {each} < {case(BATCH)} "

@@ -18,7 +18,7 @@ from cosmos_reason.spec import actions, document, origins
 def layout(launch: Launch) -> tuple[int, int]:
     """Return (nodes, GPUs of each) that a launch takes: no GPU on the CPU, nor of one node where a
     server answers its questions."""
-    if launch.endpoint:
+    if launch.endpoint:  # what asks a server needs no GPU of its own
         return 1, 0
     there = count(launch.nodes, launch.needed_gpus)
     return there, 0 if launch.gpu_ids == [] else max(1, launch.needed_gpus // there)
@@ -28,6 +28,7 @@ def of_job(folder: Path, needed: int) -> int | None:
     """Return the nodes of a job whose training of `needed` GPUs is to go on; None where none is
     recorded."""
     kept = files.read_json(folder / record.RECORD) if (folder / record.RECORD).is_file() else {}
+    # A record that was edited may hold anything, and another layout of GPUs needs other nodes.
     count = document.get(kept, "resources.nodes")
     if isinstance(count, int) and needed % count == 0:
         return count

@@ -389,6 +389,7 @@ def words(said: dict[str, Any]) -> list[str]:
         if name not in said:
             continue
         value = said[name]
+        # No id at all is the CPU, which the flag calls none; other lists repeat their flag.
         if name == "gpu_ids":
             value = ",".join(value) or "none"
         for one in value if isinstance(value, list) else [value]:

@@ -43,6 +43,7 @@ def newest(folder: Path, whole: bool = False) -> dict:
         return {}
     start = 0 if whole else max(0, path.stat().st_size - TAIL_BYTES)
     lines, _ = read_metrics(folder, (path.name, start))
+    # Not every line has every metric: a validation writes lines of its own.
     latest: dict = {}
     for line in lines:
         latest |= line

@@ -228,6 +228,7 @@ def _speed_of_job(folder: Path, case: Case, gpus: int) -> float | None:
         job = Job.load(folder)
         if (job.action, job.engine) != (case.action, case.engine):
             return None
+        # The speed is that of its tokens, so that lengths, frames and batches may differ.
         earlier = case_of(job.engine, document.load(job.spec_path), job.spec_path)
         gpus_then = _gpus(earlier, job.resources["gpu_ids"])
         if _way(earlier, gpus_then) != _way(case, gpus):

@@ -48,6 +48,7 @@ def send_missing(job: Job) -> Job:
         fix = f"{record.command('upload', job.folder)} s3://BUCKET/PREFIX"
         raise bad_input("JOB-UPLOADED", job.job_id, message, fix)
     left = [uri for run in evidence.runs_of(job) for uri in uploads.send_again(run)]
+    # Whoever asks for the state meanwhile must not judge it beside this.
     lock = record.take_lock(job.folder)
     try:
         known = {name: value for name, value in job.evidence.items() if name != "not_uploaded"}

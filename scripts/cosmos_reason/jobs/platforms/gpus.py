@@ -48,6 +48,7 @@ def driver(host: Host) -> Driver:
     columns = "index,name,memory.total,driver_version"
     form = "--format=csv,noheader,nounits"
     answer = host.call("nvidia-smi", f"--query-gpu={columns},compute_cap", form)
+    # An older driver refuses the whole question for the one column that it does not know.
     is_older = answer.code and "compute_cap" in answer.out + answer.err
     if is_older:
         answer = host.call("nvidia-smi", f"--query-gpu={columns}", form)
@@ -55,7 +56,7 @@ def driver(host: Host) -> Driver:
         return Driver(problem=answer.last_words or f"nvidia-smi ended with {answer.code}")
     found = parse_gpus(answer.out)
     if found.gpus:
-        banner = host.call("nvidia-smi").out
+        banner = host.call("nvidia-smi").out  # no column has the version of CUDA
         cuda = re.search(r"CUDA Version\s*:\s*([\d.]+)", banner)
         if cuda:
             found.cuda = cuda[1]

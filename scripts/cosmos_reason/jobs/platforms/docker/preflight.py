@@ -106,6 +106,7 @@ def _image(preflight: Preflight) -> Iterator[Finding]:
     }
     if not inspected.code:
         return
+    # The registry is asked, and nothing is pulled: that is tens of gigabytes.
     answer = _docker(preflight, "manifest", "inspect", image, limit=REGISTRY_SECONDS)
     if answer.code == 0:
         message = "not here yet; it can be pulled"
@@ -135,6 +136,7 @@ def _entry_script(preflight: Preflight) -> Iterator[Finding]:
     if preflight.case and preflight.case.action != "train":
         return
     python = images.facts(preflight.image, preflight.options.image_version)["python"]
+    # An image is somebody else's program: to say what it has it gets neither network nor mounts.
     container = ["run", "--rm", "--network", "none", "--entrypoint", python]
     program = [preflight.image, "-c", ASK_MODULES, *SCRIPT_NEEDS]
     answer = _docker(preflight, *container, *program, limit=SMOKE_SECONDS)
@@ -182,6 +184,7 @@ def _smoke(preflight: Preflight) -> Iterator[Finding]:
     indices = preflight.options.target_gpu_index
     devices = f'"device={",".join(map(str, indices))}"' if indices else "all"
     container = ["run", "--rm", "--network", "none", "--gpus", devices]
+    # The toolkit puts the driver's nvidia-smi into every container that gets a GPU.
     program = ["--entrypoint", "nvidia-smi", image, "-L"]
     answer = _docker(preflight, *container, *program, limit=SMOKE_SECONDS)
     seen = len(re.findall(r"^GPU \d+", answer.out, re.M))

@@ -110,6 +110,7 @@ def _printed(words: list[str], given: str | None = None) -> str:
         raise _unreachable("kubectl", f"got no answer within {PATIENCE} s") from None
     if done.returncode == 0:
         return done.stdout
+    # Lines such as "E1128 ..." are the client's own log, which repeats each failed try.
     lines = [line for line in done.stderr.splitlines() if not re.match(r"[IWE]\d{4} ", line)]
     printed = secrets.hidden(" ".join(" ".join(lines).split())[-600:])
     refused = REFUSED.search(printed)

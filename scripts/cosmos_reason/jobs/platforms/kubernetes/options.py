@@ -54,6 +54,7 @@ def _is_label(text: str) -> bool:
 
 def volumes(asked: dict) -> list[tuple[str, str]]:
     """Return (claim, folder here) of each volume that is well-formed, the inner folders last."""
+    # Where one volume lies in another, a path is of the inner one: `holder` takes the last.
     found = [tuple(text.split(":", 1)) for text in asked.get("volume", ()) if _is_volume(text)]
     return sorted(found, key=lambda pair: pair[1])
 
