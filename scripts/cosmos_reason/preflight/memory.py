@@ -27,7 +27,6 @@ from cosmos_reason.rules.keys import LOADERS
 from cosmos_reason.rules.lengths import fewer_batches, loader_gib
 from cosmos_reason.spec import actions
 
-SMALL_MODEL = 3  # billion parameters
 QUESTION_TOKENS = 500  # of a record that nobody has seen
 UNREADABLE_CLIP_TOKENS = 4096
 SPARE = 1.2  # of a checkpoint's size
@@ -108,7 +107,7 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
         set_aside = ""
         if plan.lora_rank:
             set_aside = "LoRA trains a small part of it"
-        elif billions < SMALL_MODEL:
+        elif case.is_small:
             set_aside = f"the model has {billions:.1f} billion parameters"
         elif fits_measured:
             set_aside = "the memory prediction says that it fits"
