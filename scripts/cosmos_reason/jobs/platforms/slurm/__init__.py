@@ -34,7 +34,7 @@ from cosmos_reason.jobs import (
     record,
 )
 from cosmos_reason.jobs.options import FLAGGED, Launch
-from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, script
+from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, paths, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import actions, images
@@ -213,16 +213,11 @@ def _flags(job: Job) -> list[str]:
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
-    # With it comes all that fetches inputs, which a plan does without.
-    from cosmos_reason.jobs.platforms.slurm import paths
-
     where = cluster.host(job.options.get("slurm_host"))
     return paths.check(where, job)
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
-    from cosmos_reason.jobs.platforms.slurm import paths
-
     if job.image is None:
         values = engines.environment_on_host(job, script.program(job))
         if modules.load(job.options):

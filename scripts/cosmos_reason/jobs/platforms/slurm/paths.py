@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, bad_input, error, warning
-from cosmos_reason.jobs import engines, fetching, mounts
+from cosmos_reason.jobs import engines, mounts
 from cosmos_reason.jobs.platforms.slurm import cluster, modules, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Answer, Host
@@ -33,6 +33,8 @@ echo "node $SLURMD_NODENAME"
 def check(where: Host, job: Job) -> list[Finding]:
     """Return an error for each path that a node does not have, and for modules that it cannot load;
     a warning where not as many nodes can look now as the job is to have."""
+    from cosmos_reason.jobs import fetching  # a plan needs no client of the Hub or of S3
+
     count = job.resources["nodes"]
     # The folders that inputs are to be fetched or unpacked into are made, so that a node sees them.
     folders = [fetching.cache_of(entry["path"]) for entry in job.inputs]
@@ -144,6 +146,8 @@ def _tested(read: list[str], written: list[Path]) -> list[tuple[str, Path]]:
 
 
 def _read(job: Job) -> list[str]:
+    from cosmos_reason.jobs import fetching
+
     read = [entry["path"] for entry in job.inputs if not fetching.cache_of(entry["path"])]
     read += [*job.options.get("checkpoints", []), str(engines.programs(job))]
     if job.image is None:
