@@ -109,12 +109,8 @@ def test_every_example_is_recognised_and_nothing_else_claims_it(entry):
 def test_ids_are_unique_and_entries_complete():
     assert len({entry.id for entry in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
-        assert (
-            entry.id.startswith("LOG-")
-            and entry.cause
-            and entry.signs
-            and entry.severity in (f.ERROR, f.INFO)
-        )
+        assert entry.id.startswith("LOG-") and entry.cause and entry.signs
+        assert entry.severity in (f.ERROR, f.INFO)
         assert not any(value == "" for value in entry.changes.values())
 
 
@@ -226,17 +222,11 @@ def test_unknown_errors_come_with_the_last_block():
     second = ["Traceback (most", "  File b", "QuantumError: second"]
     lines = [*first, *["fine"] * 60, *second]
     (found,) = diagnosis.diagnose(lines)
-    assert (
-        found.id == "LOG-UNKNOWN"
-        and found.data["lines"] == lines[-3:]
-        and "QuantumError: second" in found.message
-    )
+    assert found.id == "LOG-UNKNOWN" and found.data["lines"] == lines[-3:]
+    assert "QuantumError: second" in found.message
     (nothing,) = diagnosis.diagnose(INNOCENT)
-    assert (
-        nothing.id == "LOG-NO-ERROR"
-        and nothing.severity == f.INFO
-        and nothing.data["lines"][-1] == INNOCENT[-1]
-    )
+    assert nothing.id == "LOG-NO-ERROR" and nothing.severity == f.INFO
+    assert nothing.data["lines"][-1] == INNOCENT[-1]
 
 
 STATUS = ["Traceback (most recent call last):", '  File "status.py"', "KeyError: 'TAO_API_JOB_ID'"]
@@ -249,11 +239,8 @@ def test_a_harmless_traceback_is_no_error():
     ]
     lines = ["Traceback (most", "QuantumError: first", *["fine"] * 60, *STATUS, "fine"]
     status, unknown = diagnosis.diagnose(lines)
-    assert (
-        status.severity == f.INFO
-        and unknown.id == "LOG-UNKNOWN"
-        and "QuantumError" in unknown.message
-    )
+    assert status.severity == f.INFO and unknown.id == "LOG-UNKNOWN"
+    assert "QuantumError" in unknown.message
     _, unknown = diagnosis.diagnose(["Traceback (most", "QuantumError: first", *STATUS])
     assert unknown.data["lines"] == ["Traceback (most", "QuantumError: first"]
     source = [
@@ -651,10 +638,8 @@ def test_secrets_are_not_quoted(monkeypatch):
         "error: GET https://b/x?X-Amz-Signature=canary00ff&b=1 refused",
     ]
     text = json.dumps([x.to_json() for x in diagnosis.diagnose(lines)])
-    assert (
-        not any(value in text for value in ("canary", "hunter22", "hf_"))
-        and text.count(secrets.HIDDEN) >= 3
-    )
+    assert not any(value in text for value in ("canary", "hunter22", "hf_"))
+    assert text.count(secrets.HIDDEN) >= 3
 
 
 def test_a_long_log_is_streamed():

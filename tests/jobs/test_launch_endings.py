@@ -157,10 +157,8 @@ def test_a_program_that_is_not_there_is_an_error(site):
     site.runs(["/no/such/program"])
     record, _ = launch.submit(site.request())
     record = ended(site.jobs / record.job_id)
-    assert (
-        "could not be started: /no/such/program: No such file" in record.reason
-        and record.exit_code is None
-    )
+    assert "could not be started: /no/such/program: No such file" in record.reason
+    assert record.exit_code is None
 
 
 def test_a_spec_edited_before_the_start_is_not_run(site):
@@ -173,11 +171,8 @@ def test_a_spec_edited_before_the_start_is_not_run(site):
     site.monkeypatch.setattr(local, "start", edited)
     folder = site.submit()
     record = ended(folder)
-    assert (
-        record.state == "ERROR"
-        and "edited between" in record.reason
-        and not progress.newest(folder)
-    )
+    assert record.state == "ERROR" and "edited between" in record.reason
+    assert not progress.newest(folder)
 
 
 def test_a_closed_terminal_does_not_reach_the_job(site):

@@ -208,11 +208,8 @@ def test_a_folder_has_one_job_at_a_time_and_what_stood_there_proves_nothing(site
     running(third)
     in_folder(site, "evaluate", "shared/below")
     (busy,) = errors(launch.submit(site.request("evaluate"))[1])
-    assert (
-        busy.id == "JOB-OUTPUT-BUSY"
-        and third.name in str(busy.fix)
-        and len(jobs.folders(site.jobs)) == 3
-    )
+    assert busy.id == "JOB-OUTPUT-BUSY" and third.name in str(busy.fix)
+    assert len(jobs.folders(site.jobs)) == 3
     platforms.stop(third, grace=0)
     site.does(steps=0, model=False)
     record, found = launch.submit(site.request("evaluate"))
@@ -363,11 +360,8 @@ def test_an_output_that_holds_more_than_the_jobs_own_is_refused(site, folder):
     in_folder(site, "train", folder)
     _, found = launch.submit(site.request())
     (finding,) = [one for one in found if one.severity == "error"]
-    assert (
-        finding.id == "JOB-OUTPUT-SHARED"
-        and str(finding.fix) == "--set train.output_dir=DIR"
-        and not site.jobs.exists()
-    )
+    assert finding.id == "JOB-OUTPUT-SHARED" and str(finding.fix) == "--set train.output_dir=DIR"
+    assert not site.jobs.exists()
 
 
 def test_the_last_step_counts_however_long_the_log_goes_on(tmp_path):

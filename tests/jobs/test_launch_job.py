@@ -112,11 +112,8 @@ def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
     assert "info --format {{json .}} ssh://me@far" in (site.root / "out").read_text()
     for where_from in ({"CONTEXT": "ssh://me:canary@far"}, {"DOCKER_HOST": "ssh://me:canary@far"}):
         done = run_script("launch_job.py", *where, cwd=site.root, env=env | where_from)
-        assert (
-            done.returncode == 2
-            and "JOB-DOCKER-HOST" in done.stdout
-            and "canary" not in done.stdout + done.stderr
-        )
+        assert done.returncode == 2 and "JOB-DOCKER-HOST" in done.stdout
+        assert "canary" not in done.stdout + done.stderr
     assert "canary" not in (site.root / "out").read_text()
 
 
@@ -217,11 +214,8 @@ def test_a_plan_says_when_it_has_no_gpus_and_only_then(site):
     done = run_script("launch_job.py", "plan", *TAO, cwd=site.root)
     assert "no --gpus  fix: --gpu-ids 0,1\n" in done.stdout and "GPUs not chosen" in done.stdout
     done = run_script("launch_job.py", "plan", *TAO, "--gpu-ids", "0,1", cwd=site.root)
-    assert (
-        "JOB-DOCKER-GPUS" not in done.stdout
-        and "without GPUs" not in done.stdout
-        and "on docker, GPUs 0,1\n" in done.stdout
-    )
+    assert "JOB-DOCKER-GPUS" not in done.stdout and "without GPUs" not in done.stdout
+    assert "on docker, GPUs 0,1\n" in done.stdout
 
 
 def test_a_plan_tells_the_time(site):
@@ -286,11 +280,8 @@ def test_a_plan_is_short_to_read_and_says_what_is_known_against_the_image(site):
     other = run_script(
         "launch_job.py", "plan", *TAO, "--gpu-ids", "0,1", *fix.split(), cwd=site.root
     )
-    assert (
-        other.returncode == 0
-        and "JOB-IMAGE-ISSUE" not in other.stdout
-        and fix.split()[1] in other.stdout
-    )
+    assert other.returncode == 0 and "JOB-IMAGE-ISSUE" not in other.stdout
+    assert fix.split()[1] in other.stdout
 
 
 def test_a_spec_with_errors_starts_nothing(site):
@@ -381,11 +372,8 @@ def test_an_edited_spec_is_noticed(site):
         with open(path, "a") as handle:
             handle.write("# edited\n")
     done = run_script("launch_job.py", "status", folder.name, "--jobs-dir", site.jobs)
-    assert (
-        "JOB-SPEC-EDITED" in done.stderr
-        and "JOB-SOURCE-EDITED" in done.stderr
-        and done.returncode == 0
-    )
+    assert "JOB-SPEC-EDITED" in done.stderr and "JOB-SOURCE-EDITED" in done.stderr
+    assert done.returncode == 0
 
 
 def test_hundreds_of_jobs_are_listed_by_their_newest(site):
@@ -502,11 +490,8 @@ def test_the_engine_is_the_one_that_the_spec_was_built_for(site):
         *"plan train --spec train.toml --platform local".split(),
         cwd=site.root,
     )
-    assert (
-        done.returncode == 1
-        and "fix: --platform docker" in done.stderr
-        and "JOB-IMAGE" not in done.stderr
-    )
+    assert done.returncode == 1 and "fix: --platform docker" in done.stderr
+    assert "JOB-IMAGE" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -585,11 +570,8 @@ def test_what_a_plan_refuses_and_never_repeats(site, action, flags, finding):
     where = ["--spec", f"{action}.toml", "--platform", "docker"]
     where += [] if "--docker-host" in flags else ["--docker-host", "unix:///none"]
     done = run_script("launch_job.py", "plan", action, *where, *flags, "--json", cwd=site.root)
-    assert (
-        done.returncode in (1, 2)
-        and finding in done.stdout
-        and "canary" not in done.stdout + done.stderr
-    )
+    assert done.returncode in (1, 2) and finding in done.stdout
+    assert "canary" not in done.stdout + done.stderr
 
 
 def test_an_evaluation_by_a_server_needs_no_model_here_and_its_key_goes_by_name(site):
