@@ -433,28 +433,18 @@ def test_a_broken_record_among_many_holds_no_folder(site):
 
 
 def test_an_evaluation_of_checkpoints_needs_whole_results_for_each(site):
-    site.runs(
-        [
-            sys.executable,
-            "-c",
-            WRITE,
-            str(site.jobs),
-            json.dumps({"results/a/results.json": "[{}]"}),
-        ]
-    )
-    checkpoints = [
-        str(site.root / "model"),
-        str(site.root / "none"),
-    ]  # the second is a train output
+    checkpoints = [str(site.root / "model"), str(site.root / "none")]
     with pytest.raises(Failure, match="CKPT-OUTPUT-MISSING"):
         launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    # A train output, which then stands for its model.
     write_model(site.root / "none" / "20260101000000" / "safetensors" / "step_9")
-    files = {f"results/{name}/results.json": '[{"id": "a"}]' for name in "ab"}
+    files = {"results/a/results.json": "[{}]"}
+    site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps(files)])
     record, _ = launch.submit(site.request("evaluate", checkpoints=checkpoints))
     assert "1 results.json" in ended(site.jobs / record.job_id).reason
-    files |= {
-        f"results/{name}/evaluation.json": '{"questions": 1, "job_id": "JOB_ID"}' for name in "ab"
-    }
+    for name in "ab":
+        files[f"results/{name}/results.json"] = '[{"id": "a"}]'
+        files[f"results/{name}/evaluation.json"] = '{"questions": 1, "job_id": "JOB_ID"}'
     site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps(files)])
     record, _ = launch.submit(site.request("evaluate", checkpoints=checkpoints))
     record = ended(site.jobs / record.job_id)

@@ -32,16 +32,22 @@ def site(tmp_path, monkeypatch):
     return Site(tmp_path, monkeypatch)
 
 
+def printed(*words, cwd=None):
+    """The document that launch_job.py prints, and its exit code."""
+    done = run_script("launch_job.py", *words, "--json", cwd=cwd)
+    return json.loads(done.stdout), done.returncode
+
+
 def test_plan_touches_nothing_and_is_the_same_twice(site):
-    flags = "plan train --spec train.toml --platform local --gpu-ids none --json".split()
+    flags = "plan train --spec train.toml --platform local --gpu-ids none".split()
     before = sorted(site.root.rglob("*"))
-    first = run_script("launch_job.py", *flags, cwd=site.root)
+    first, code = printed(*flags, cwd=site.root)
     assert sorted(site.root.rglob("*")) == before
-    result = json.loads(first.stdout)["result"]
-    assert first.returncode == 0 and all(isinstance(word, str) for word in result["command"])
+    result = first["result"]
+    assert code == 0 and all(isinstance(word, str) for word in result["command"])
     assert result["resources"]["gpu_ids"] == []
     assert result["outputs"]["output_dir"].startswith(str(site.root / "jobs"))
-    again = json.loads(run_script("launch_job.py", *flags, cwd=site.root).stdout)["result"]
+    again = printed(*flags, cwd=site.root)[0]["result"]
     assert again | {"created_at": ""} == result | {"created_at": ""}
 
 
@@ -75,21 +81,19 @@ def test_each_success_names_the_command_that_follows_and_it_runs(site, server):
     assert words == [str(whole)] and chosen.returncode == 0
     judged = site.submit("evaluate", steps=0, model=False, rows=["a"], questions=1)
     ended(judged)
-    done = run_script("launch_job.py", "status", judged.name, "--json", "--jobs-dir", site.jobs)
-    program, *words = shlex.split(json.loads(done.stdout)["next"])
+    told, _ = printed("status", judged.name, "--jobs-dir", site.jobs)
+    program, *words = shlex.split(told["next"])
     assert Path(program).name == "score_predictions.py" and words == [f"{judged}/results"]
 
 
 def test_a_name_that_the_server_does_not_serve_starts_no_job(site, server):
     server.models = ["theirs"]
     where = ["evaluate", "--spec", "evaluate.toml", "--platform", "local", "--gpu-ids", "none"]
-    words = ["submit", *where, "--endpoint", server.url, "--served-model", "ours", "--json"]
-    done = run_script("launch_job.py", *words, cwd=site.root)
-    errors = [
-        finding for finding in json.loads(done.stdout)["findings"] if finding["severity"] == "error"
-    ]
-    assert [finding["id"] for finding in errors] == ["EVAL-ENDPOINT-MODEL"]
-    assert errors[0]["data"]["served"] == ["theirs"] and done.returncode != 0
+    words = ["submit", *where, "--endpoint", server.url, "--served-model", "ours"]
+    told, code = printed(*words, cwd=site.root)
+    (wrong,) = [finding for finding in told["findings"] if finding["severity"] == "error"]
+    assert wrong["id"] == "EVAL-ENDPOINT-MODEL"
+    assert wrong["data"]["served"] == ["theirs"] and code != 0
     assert not list((site.root / "jobs").glob("evaluate-*"))
 
 
@@ -180,16 +184,13 @@ def for_two_gpus(site):
 def test_the_gpus_chosen_are_as_many_as_the_spec_needs(site, given):
     for_two_gpus(site)
     for verb in ("plan", "submit"):
-        done = run_script("launch_job.py", verb, *TAO, "--gpu-ids", given, "--json", cwd=site.root)
-        document = json.loads(done.stdout)
-        (wrong,) = [one for one in document["findings"] if one["severity"] == "error"]
-        assert done.returncode == 1 and wrong["id"] == "JOB-GPU-COUNT" and not site.jobs.exists()
-        assert not document["result"].get("command")
-    fixed = run_script(
-        "launch_job.py", "plan", *TAO, *wrong["fix"].split(), "--json", cwd=site.root
-    )
-    command = json.loads(fixed.stdout)["result"]["command"]
-    assert fixed.returncode == 0 and command[command.index("--gpus") + 1].count(",") == 1
+        told, code = printed(verb, *TAO, "--gpu-ids", given, cwd=site.root)
+        (wrong,) = [one for one in told["findings"] if one["severity"] == "error"]
+        assert code == 1 and wrong["id"] == "JOB-GPU-COUNT" and not site.jobs.exists()
+        assert not told["result"].get("command")
+    fixed, code = printed("plan", *TAO, *wrong["fix"].split(), cwd=site.root)
+    command = fixed["result"]["command"]
+    assert code == 0 and command[command.index("--gpus") + 1].count(",") == 1
 
 
 def test_processes_of_an_evaluation_have_a_gpu_each(site):
@@ -224,8 +225,8 @@ def test_a_plan_tells_the_time(site):
     done = run_script("launch_job.py", *words, cwd=site.root)
     given = "2 steps, time: about 18 seconds, 0.01 GPU-hours (given by --seconds-per-step 9)\n"
     assert done.stdout.startswith(given)
-    document = json.loads(run_script("launch_job.py", *words, "--json", cwd=site.root).stdout)
-    assert document["result"]["time"]["gpu_hours"] == 2 * 2 * 9 / 3600
+    told, _ = printed(*words, cwd=site.root)
+    assert told["result"]["time"]["gpu_hours"] == 2 * 2 * 9 / 3600
     done = run_script("launch_job.py", *words[:-2], cwd=site.root)
     unknown = "2 steps, time: not known (--seconds-per-step S of the first steps tells it)"
     assert done.stdout.startswith(unknown)
@@ -259,11 +260,8 @@ def test_a_plan_is_short_to_read_and_says_what_is_known_against_the_image(site):
     lines = done.stdout.splitlines()
     first = 1 + next(number for number, line in enumerate(lines) if line.startswith("runs, with"))
     program, seen = lines[first : first + 2]
-    whole = json.loads(
-        run_script(
-            "launch_job.py", "plan", *older, "--gpu-ids", "0,1", "--json", cwd=site.root
-        ).stdout
-    )["result"]["command"]
+    told, _ = printed("plan", *older, "--gpu-ids", "0,1", cwd=site.root)
+    whole = told["result"]["command"]
     ((job, skill),) = re.findall("JOB=(.*) SKILL=(.*):", done.stdout)
     values = {"$JOB": job, "$SKILL": skill, "$PWD": str(site.root)}
     shown = [in_full(word, values) for word in shlex.split(program)]
@@ -304,17 +302,13 @@ def test_status_list_logs_and_watch_tell_the_same_story(site):
     whole, failed = site.submit(), site.submit(steps=2)
     ended(whole), ended(failed)
     where = ["--jobs-dir", site.jobs]
-    status = json.loads(run_script("launch_job.py", "status", whole.name, "--json", *where).stdout)
-    assert status["result"]["state"] == "COMPLETE" and status["result"]["progress"]["step"] == 3
-    listed = json.loads(run_script("launch_job.py", "list", "--json", *where).stdout)["result"]
+    status = printed("status", whole.name, *where)[0]["result"]
+    assert status["state"] == "COMPLETE" and status["progress"]["step"] == 3
+    listed = printed("list", *where)[0]["result"]
     assert listed["states"] == {"COMPLETE": 1, "ERROR": 1} and listed["total"] == 2
-    assert (
-        json.loads(run_script("launch_job.py", "status", "--json", *where).stdout)["result"]
-        == listed
-    ), "without an id all jobs are meant"
-    assert (
-        run_script("launch_job.py", "logs", whole.name, "--lines", 1, *where).stdout == "step 3\n"
-    )
+    assert printed("status", *where)[0]["result"] == listed, "without an id all jobs are meant"
+    log = run_script("launch_job.py", "logs", whole.name, "--lines", 1, *where).stdout
+    assert log == "step 3\n"
     watched = run_script("launch_job.py", "watch", whole.name, *where)
     assert watched.returncode == 0 and (watched.stdout + watched.stderr).count("COMPLETE") == 1
     assert run_script("launch_job.py", "watch", failed.name, *where).returncode == 3
@@ -472,11 +466,7 @@ def write_origins(site, engine, sha256=None):
 def test_the_engine_is_the_one_that_the_spec_was_built_for(site):
     def planned(*flags):
         where = "--spec train.toml --platform docker --docker-host unix:///none --image x".split()
-        return json.loads(
-            run_script(
-                "launch_job.py", "plan", "train", *where, *flags, "--json", cwd=site.root
-            ).stdout
-        )
+        return printed("plan", "train", *where, *flags, cwd=site.root)[0]
 
     assert planned()["result"]["engine"] == "tao"  # usual on docker
     write_origins(site, "transformers")
@@ -603,23 +593,10 @@ def passed_on(command):
 
 
 def test_unrelated_secrets_stay_out_of_a_container(site):
-    kept_out = (
-        "GITHUB_TOKEN",
-        "OPENAI_API_KEY",
-        "SECRET_KEY",
-        "ACCESS_KEY",
-        "GH_TOKEN",
-        "NVIDIA_API_KEY",
-        "MY_TOKEN",
-    )
-    usual = (
-        "HF_TOKEN",
-        "WANDB_API_KEY",
-        "NGC_API_KEY",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "AWS_REGION",
-    )
+    kept_out = "GITHUB_TOKEN OPENAI_API_KEY SECRET_KEY ACCESS_KEY GH_TOKEN NVIDIA_API_KEY MY_TOKEN"
+    kept_out = kept_out.split()
+    usual = "HF_TOKEN WANDB_API_KEY NGC_API_KEY AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_REGION"
+    usual = usual.split()
     for name in (*kept_out, *usual, "HF_HOME", "COSMOS_CACHE"):
         site.monkeypatch.setenv(name, f"canary-of-{name}")
     evaluate = document.load(site.root / "evaluate.toml")
