@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from launch_site import Site, ended, is_running, marked, running
+from launch_site import Site, change, ended, is_running, marked, running
 from support import files_up_to, run_script
 
 from cosmos_reason.base import bundle
@@ -19,7 +19,6 @@ from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.jobs import evidence, launch, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import local
-from cosmos_reason.spec import document
 
 
 @pytest.fixture
@@ -109,8 +108,7 @@ def test_results_of_an_earlier_run_prove_nothing(site):
     for name, text in (("results.json", "[]"), ("evaluation.json", '{"questions": 0}')):
         (old / name).write_text(text)
         os.utime(old / name, (1, 1))
-    evaluate = document.load(site.root / "evaluate.toml")
-    document.dump(evaluate | {"results_dir": "old"}, site.root / "evaluate.toml")
+    change(site, "evaluate", results_dir="old")
     record, _ = launch.submit(site.request("evaluate"))
     assert "no results.json was written" in ended(site.jobs / record.job_id).reason
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from launch_site import LOG_PREFIX, MODEL_CONFIG, Site, ended, running, write_model
+from launch_site import LOG_PREFIX, MODEL_CONFIG, Site, change, ended, running, write_model
 from support import run_script
 
 from cosmos_reason.base import files as storage
@@ -42,9 +42,7 @@ def submit_writer(site, action, files):
 
 
 def in_folder(site, action, folder):
-    written = document.load(site.root / f"{action}.toml")
-    document.set_value(written, "train.output_dir" if action == "train" else "results_dir", folder)
-    document.dump(written, site.root / f"{action}.toml")
+    change(site, action, **{"train__output_dir" if action == "train" else "results_dir": folder})
 
 
 @pytest.mark.parametrize(
@@ -77,11 +75,8 @@ def test_results_of_any_form_end_the_job(site, rows, evaluation):
     results.mkdir(parents=True)
     (results / "results.json").write_text(rows)
     (results / "evaluation.json").write_text(evaluation)
-    record = {
-        "action": "evaluate",
-        "engine": "transformers",
-        "outputs": {"results_dir": str(results)},
-    }
+    record = {"action": "evaluate", "engine": "transformers"}
+    record["outputs"] = {"results_dir": str(results)}
     _, missing = evidence.gather(jobs.Job.from_json(results.parent, record))
     assert missing
 
@@ -138,11 +133,8 @@ def test_an_inference_is_complete_with_answers_in_its_own_file(tmp_path, engine,
     document.dump(
         document.template("inference") | {"media": str(tmp_path / "media")}, tmp_path / "spec.toml"
     )
-    record = {
-        "action": "inference",
-        "engine": engine,
-        "outputs": {"results_dir": str(tmp_path / "results")},
-    }
+    record = {"action": "inference", "engine": engine}
+    record["outputs"] = {"results_dir": str(tmp_path / "results")}
     record["spec"] = {"path": str(tmp_path / "spec.toml")}
     found, said = evidence.gather(jobs.Job.from_json(tmp_path, record))
     path = str(tmp_path / "results" / "predictions.json")
@@ -457,9 +449,7 @@ def test_an_evaluation_of_checkpoints_needs_whole_results_for_each(site):
 
 def test_an_evaluation_with_a_guard_needs_both_results_whole(site):
     (site.root / "general.json").write_text("[]")
-    written = document.load(site.root / "evaluate.toml")
-    document.set_value(written, "guard.annotation_path", "general.json")
-    document.dump(written, site.root / "evaluate.toml")
+    change(site, "evaluate", guard__annotation_path="general.json")
     own = {
         "results/results.json": '[{"id": "a"}]',
         "results/evaluation.json": '{"questions": 1, "job_id": "JOB_ID"}',

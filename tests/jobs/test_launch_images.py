@@ -104,10 +104,7 @@ def test_an_image_of_ones_own_is_planned_by_the_version_that_is_said(site):
 
 @pytest.mark.parametrize("layout", ["plain", "reason1"])
 def test_a_key_of_ours_does_not_reach_a_container(site, layout):
-    written = document.load(site.root / "evaluate.toml")
-    document.set_value(written, "results.layout", layout)
-    document.set_value(written, "results.save_metrics_summary", True)
-    document.dump(written, site.root / "evaluate.toml")
+    change(site, "evaluate", results__layout=layout, results__save_metrics_summary=True)
     job, read, found = planned(site, "evaluate")
     assert job and read["results"] == {"save_metrics_summary": True}
     assert ("SPEC-ENGINE-KEY" in found) == (layout == "reason1")

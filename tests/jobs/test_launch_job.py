@@ -170,14 +170,9 @@ TAO = "train --spec train.toml --platform docker --docker-host unix:///none --en
 
 
 def for_two_gpus(site):
-    train = document.load(site.root / "train.toml")
-    document.set_value(train, "policy.parallelism.dp_shard_size", 2)
-    document.set_value(train, "train.max_num_steps", 2)  # so few are wanted
-    document.set_value(train, "train.ckpt.save_freq", 1)
-    document.set_value(
-        train, "policy.lora", {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
-    )
-    document.dump(train, site.root / "train.toml")
+    adapters = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
+    steps = {"train__max_num_steps": 2, "train__ckpt__save_freq": 1}  # so few are wanted
+    change(site, "train", policy__parallelism__dp_shard_size=2, policy__lora=adapters, **steps)
 
 
 @pytest.mark.parametrize("given", ["0", "0,1,2", "3", "GPU-ab", "none"])
@@ -194,8 +189,7 @@ def test_the_gpus_chosen_are_as_many_as_the_spec_needs(site, given):
 
 
 def test_processes_of_an_evaluation_have_a_gpu_each(site):
-    evaluate = document.load(site.root / "evaluate.toml")
-    document.dump(evaluate | {"num_gpus": 2}, site.root / "evaluate.toml")
+    change(site, "evaluate", num_gpus=2)
     where = {"platform": "docker", "image": "x", "docker_host": "unix:///none"}
     for ids, right in (
         ([], False),
@@ -283,15 +277,9 @@ def test_a_plan_is_short_to_read_and_says_what_is_known_against_the_image(site):
 
 
 def test_a_spec_with_errors_starts_nothing(site):
-    broken = document.load(site.root / "train.toml")
-    broken["train"]["epoch"] = -1
-    broken["policy"]["model_name_or_path"] = "./not here"
-    document.dump(broken, site.root / "train.toml")
-    done = run_script(
-        "launch_job.py",
-        *"submit train --spec train.toml --platform local".split(),
-        cwd=site.root,
-    )
+    change(site, "train", train__epoch=-1, policy__model_name_or_path="./not here")
+    words = "submit train --spec train.toml --platform local".split()
+    done = run_script("launch_job.py", *words, cwd=site.root)
     assert (
         done.returncode == 1 and "train.epoch" in done.stderr and "JOB-INPUT-MISSING" in done.stderr
     )
@@ -565,10 +553,8 @@ def test_what_a_plan_refuses_and_never_repeats(site, action, flags, finding):
 
 
 def test_an_evaluation_by_a_server_needs_no_model_here_and_its_key_goes_by_name(site):
-    evaluate = document.load(site.root / "evaluate.toml")
-    evaluate["model"]["model_name"] = "lab/served"
-    document.set_value(evaluate, "custom.endpoint.api_key_variable", "SERVER_KEY")
-    document.dump(evaluate, site.root / "evaluate.toml")
+    key = {"custom__endpoint__api_key_variable": "SERVER_KEY"}
+    change(site, "evaluate", model__model_name="lab/served", **key)
     site.monkeypatch.setenv("SERVER_KEY", "canary")
     url = "http://localhost:8000/v1"
     local, found = launch.plan(site.request("evaluate", endpoint=url))
@@ -599,11 +585,8 @@ def test_unrelated_secrets_stay_out_of_a_container(site):
     usual = usual.split()
     for name in (*kept_out, *usual, "HF_HOME", "COSMOS_CACHE"):
         site.monkeypatch.setenv(name, f"canary-of-{name}")
-    evaluate = document.load(site.root / "evaluate.toml")
-    document.set_value(evaluate, "custom.endpoint.api_key_variable", "GITHUB_TOKEN")
-    document.dump(
-        evaluate, site.root / "evaluate.toml"
-    )  # which counts only where a server is asked
+    # This counts only where a server is asked.
+    change(site, "evaluate", custom__endpoint__api_key_variable="GITHUB_TOKEN")
     where = {"platform": "docker", "image": "x", "docker_host": "unix:///none"}
     record, _ = launch.plan(site.request("evaluate", **where))
     passed = passed_on(record.command)
@@ -652,9 +635,7 @@ def test_checkpoints_reach_the_engine_and_its_container(site):
 def test_a_way_around_a_folder_of_the_image_is_no_way(site):
     way = os.path.relpath("/workspace/out", site.root)
     for written in (f"{site.root}/{way}", way):
-        train = document.load(site.root / "train.toml")
-        train["train"]["output_dir"] = written
-        document.dump(train, site.root / "train.toml")
+        change(site, "train", train__output_dir=written)
         request = site.request(platform="docker", image="x", docker_host="unix:///none")
         record, found = launch.plan(request)
         assert record.outputs["output_dir"] == "/workspace/out", found
