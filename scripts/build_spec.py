@@ -538,10 +538,11 @@ def following(args, case: Case, found: list[f.Finding], laid_out: int | None) ->
 
 
 def listing() -> cli.Outcome:
-    table = [
-        {"id": rule.id, "severity": rule.severity, "actions": rule.actions, "reason": rule.reason}
-        for rule in spec_rules.RULES
-    ]
+    rows = {}
+    for rule in spec_rules.RULES:
+        known = {"severity": rule.severity, "actions": rule.actions, "reason": rule.reason}
+        rows[rule.id] = {"id": rule.id} | known
+    table = list(rows.values())
     other = spec_rules.other_checks()
     del other["merged"]  # nothing is checked under these ids
     lines = [f"{row['id']:24} {row['severity']:8} {row['reason']}" for row in table]

@@ -155,7 +155,7 @@ BAD = [
     ("train --set policy.parallelism.cp_size=2 --set policy.parallelism.pp_size=2", 1,
      "SPEC-QWEN3-PIPELINE"),
     ("train --tuning lora --set policy.lora.target_modules=all_linear", 1, "SPEC-LORA-LAYERS"),
-    ("train --set policy.freeze_pattern='[unclosed'", 1, "SPEC-PATTERN-FREEZE"),
+    ("train --set policy.freeze_pattern='[unclosed'", 1, "SPEC-PATTERN"),
     ("train --parent-job {JOB} --tuning lora", 1, "SPEC-RESUME-OTHER"),
     ("train --parent-job {JOB} --gpus-per-node 4", 1, "SPEC-RESUME-OTHER"),
     ("train --parent-job {JOB} --model reason2-8b", 1, "SPEC-RESUME-OTHER"),

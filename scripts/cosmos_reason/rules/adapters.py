@@ -85,13 +85,12 @@ RULES = (
         ),
         reads=("{model}",), fix=Fix(changes={BASE_PRECISION: None}),
     ),
-    Rule(
-        "SPEC-PATTERN-FREEZE", ERROR, TRAINING, FREEZE, "no regular expression",
-        lambda case: bad_patterns(case(FREEZE)), fix=Fix(changes={FREEZE: None}),
-    ),
-    Rule(
-        "SPEC-PATTERN", ERROR, TRAINING, TRAIN, "no regular expression",
-        lambda case: bad_patterns(case(TRAIN)), fix=Fix(changes={TRAIN: None}),
+    *(
+        Rule(
+            "SPEC-PATTERN", ERROR, TRAINING, key, "no regular expression",
+            lambda case, key=key: bad_patterns(case(key)), fix=Fix(changes={key: None}),
+        )
+        for key in (FREEZE, TRAIN)
     ),
     # An entry is part of a layer's whole name: q_proj is of the language model alone, whose
     # vision tower says qkv. No match at all ends the run once the model is loaded.

@@ -31,10 +31,10 @@ def explain(word: str, action: str | None = None) -> str:
     with `word`."""
     word = word.strip()
     profiles = bundle.skill_info()["profiles"]
-    checks = {
-        rule.id: f"{rule.id} ({rule.severity}; {rule.actions})\n  {rule.key}: {rule.reason}"
-        for rule in RULES
-    }
+    checks = {}
+    for rule in RULES:  # some say the same of several keys
+        known = checks.get(rule.id, f"{rule.id} ({rule.severity}; {rule.actions})")
+        checks[rule.id] = f"{known}\n  {rule.key}: {rule.reason}"
     if word.startswith("SPEC-"):
         other = other_checks()
         checks |= {id: f"{id}\n  {reason}" for id, reason in other["checks"].items()}
