@@ -1,8 +1,8 @@
 """What a person can say of a launch, and the launch that is made of it.
 
 Each option is one field of `Options`. Its metadata make the flag of launch_job.py and of the
-preflight, the help, the platforms that take it, its place in the record, and the lists of flags in
-references/: nothing else repeats them.
+preflight, the help, the platforms that take it, the variables that stand for it, its place in the
+record, and the lists of flags in references/: nothing else repeats them.
 """
 
 # ruff: noqa: RUF009 - option() returns a dataclass field
