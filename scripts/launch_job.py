@@ -274,7 +274,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     cost = run_time.of_launch(asked, args.seconds_per_step)
     told = {"time": cost.to_json()} if cost else {}
     if args.output:
-        return written(asked, args.output, job, found, cost)
+        return written(asked, args.output, job, found, cost, args.name)
     result = {key: getattr(job, key) for key in PLANNED} | told
     result |= {"site": job.site} if job.site else {}
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
@@ -307,18 +307,26 @@ def refuse_full(output: Path | None) -> None:
 
 
 def written(
-    asked: options.Launch, output: Path, job: Job, found: list[Finding], cost: Any = None
+    asked: options.Launch,
+    output: Path,
+    job: Job,
+    found: list[Finding],
+    cost: Any = None,
+    name: str | None = None,
 ) -> cli.Outcome:
     """Return what is said of a launch that was written out."""
     from cosmos_reason.jobs import carried, in_words
 
-    held = ", ".join(sorted(path.name for path in output.iterdir() if path.name != "README.md"))
-    lines = [f"wrote {output}: {held}, and README.md with these lines", in_words.of_rendered(job)]
-    lines += [cost.text()] if cost else []
-    lines.append(carried.said_of(output, asked.inputs, asked.site))
+    start = name or carried.START[job.platform]
+    lines = [f"wrote {output}: {carried.sizes(output, start)}. They say:"]
+    lines.append(in_words.of_rendered(job, asked))
+    lines += [f"  time     {cost.text().replace(', time:', ':')}"] if cost else []
+    steps = carried.said_of(output, asked.inputs, asked.site)
+    lines.append(steps.replace("scripts/launch_job.py", cli.suggested(("launch_job.py",))))
     result = {"output": str(output), "image": job.image}
     result |= {"time": cost.to_json()} if cost else {}
-    return cli.Outcome(result, found, "\n".join(lines), spec=asked.spec_path, is_document=True)
+    known = {"spec": asked.spec_path, "is_document": True}
+    return cli.Outcome(result, found, "\n".join(lines), carried.NEXT, **known)
 
 
 def submit(args: argparse.Namespace) -> cli.Outcome:

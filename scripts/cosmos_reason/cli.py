@@ -43,7 +43,7 @@ class Outcome:
     result: dict = field(default_factory=dict)
     findings: list[f.Finding] = field(default_factory=list)
     text: str = ""
-    next: tuple[str, ...] = ()
+    next: tuple[str, ...] | str = ()
     serve: str = ""
     # The spec that was read: what build_spec said of it is counted, not said again.
     spec: Path | None = None
@@ -164,14 +164,22 @@ class Parser(argparse.ArgumentParser):
     def _hints(self, words) -> str:
         """Return what the words that are no flags of this parser or of the verb in use were meant
         to be."""
+        from cosmos_reason.spec import names  # with the words of other trainers
+
         actions = list(self._actions)
         for choice in self._actions:
             if isinstance(choice.choices, dict):
                 for verb in choice.choices.keys() & set(sys.argv):
                     actions += choice.choices[verb]._actions
         flags = {flag for action in actions for flag in action.option_strings}
-        names = (word.partition("=")[0] for word in words)
-        return "".join(f.did_you_mean(name, flags) for name in names if name not in flags)
+        hints = ""
+        for name in (word.partition("=")[0] for word in words):
+            said = names.other_trainers().get(name.lstrip("-").replace("-", "_"), {})
+            if said.get("flag") in flags:  # as other trainers call it
+                hints += f" Did you mean {said['flag']}?"
+            elif name not in flags:
+                hints += f.did_you_mean(name, flags)
+        return hints
 
 
 def _named(actions: list[argparse.Action]) -> str:
@@ -448,8 +456,11 @@ def pasteable(text: str) -> str:
     return Fix(command=text).called(_call_in_fix).command
 
 
-def suggested(words: tuple[str, ...]) -> str:
-    """Return the command line, with the script called the way this one was."""
+def suggested(words: tuple[str, ...] | str) -> str:
+    """Return the command line, with the script called the way this one was; as it is what has to be
+    said in words."""
+    if isinstance(words, str):
+        return words
     return shlex.join([*_call(words[0]), *map(str, words[1:])])
 
 

@@ -77,11 +77,11 @@ def test_the_container_sees_what_the_plan_says(site):
     assert read == document.load(plan / "spec.toml")
     assert read["train"]["output_dir"] == "/job/results"
     assert (folder / "home" / ".cache").is_dir()
-    script = (plan / "run.sh").read_text()
-    for name in ("TAO_API_JOB_ID", "COSMOS_REASON_JOB_ID"):
-        script = script.replace(f'"{name}=$id"', "")
-    assert "$" not in json.dumps(read) and "JOB_ID" not in script
-    assert f"TAO_API_JOB_ID={folder.name}" in words
+    assert "$" not in json.dumps(read)
+    assert {f"{name}={folder.name}" for name in ("TAO_API_JOB_ID", "COSMOS_REASON_JOB_ID")} <= {
+        *words
+    }
+    assert "JOB_ID" not in (plan / "skill" / "environment").read_text(), "which is of every run"
 
 
 def test_the_spec_names_the_schema_that_is_carried_with_it(site):
@@ -90,7 +90,7 @@ def test_the_spec_names_the_schema_that_is_carried_with_it(site):
     plan = site.root / "plan"
     (folder,) = (site.root / "there" / "jobs").iterdir()
     schema = (plan / "spec.toml").read_text().splitlines()[0]
-    assert schema == "#:schema spec.schema.json", "which moves with the plan"
+    assert schema == "#:schema skill/spec.schema.json", "which moves with the plan"
     validator = jsonschema.Draft202012Validator(json.loads((plan / schema.split()[1]).read_text()))
     written = document.load(plan / "spec.toml")
     assert "qwen3_vl_patch_embed" in written["policy"], "a key of the image's own"
@@ -136,9 +136,12 @@ def test_no_secret_and_nothing_of_the_planner_is_carried(site, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_canary")
     monkeypatch.setenv("USER", "planner")
     carry(site)
-    written = (site.root / "plan" / "run.sh").read_text()
+    plan, words = site.root / "plan", run(site)[2]
+    environment = words[words.index("--env-file") + 1]
+    assert environment == str(plan / "skill" / "environment")
+    written = (plan / "run.sh").read_text() + (plan / "skill" / "environment").read_text()
     assert "hf_canary" not in written and "planner" not in written
-    assert "--env HF_TOKEN" in written and str(carried.bundle.ROOT) not in written
+    assert "\nHF_TOKEN\n" in written and str(carried.bundle.ROOT) not in written
 
 
 def test_a_zip_archive_is_carried_to_our_own_scripts_only(site):
@@ -168,7 +171,7 @@ def test_a_dataset_script_beside_or_in_the_bundle_stays_where_it_is(site, beside
     job, found = carry(site, engine="cosmos-rl", image="x", entry_script=script)
     assert job and found["JOB-INPUT-ELSEWHERE"].where == script
     written = (site.root / "plan" / "run.sh").read_text()
-    assert f" {script}\n" in written
+    assert written.count(script) == 2, "is looked for, and run"
     assert f"/{carried.SKILL}-data" not in written and f"/{carried.SKILL}/examples" not in written
 
 
@@ -178,6 +181,6 @@ def test_data_of_a_dataset_script_are_looked_for_there(site):
     job, found = carry(site, engine="cosmos-rl", image="x", entry_script=script)
     assert job, found
     written = (site.root / "plan" / "run.sh").read_text()
-    (looked_for,) = [line for line in written.splitlines() if line.startswith("for path in")]
-    assert "/data/clips" in looked_for.split()
+    (looked_for,) = [line for line in written.splitlines() if line.startswith("reads=(")]
+    assert "/data/clips" in looked_for[len("reads=(") : -1].split()
     assert "source=/data/clips,target=/data/clips,readonly" in written

@@ -68,6 +68,21 @@ def render(place, platform, output, *words, **more):
     return command("launch_job.py", place, "plan", "train", *launch, "--output", output, *words)
 
 
+def started_with(place, docker, code=0):
+    """Run run.sh with a program in place of docker, and return what that noted of its words."""
+    (place.root / "bin").mkdir(exist_ok=True)
+    program = place.root / "bin" / "docker"
+    program.write_text(f"#!/bin/sh\n{{ {docker}; }} >>docker.notes\n")
+    program.chmod(0o755)
+    environment = {"PATH": f"{place.root}/bin:{os.environ['PATH']}"}
+    words = ["bash", "out/run.sh"]
+    done = subprocess.run(
+        words, cwd=place.root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return [*(place.root / "docker.notes").read_text().splitlines(), done.stderr]
+
+
 def text_of(folder):
     """Every file that is rendered, without the copy of the skill."""
     found = {}
@@ -78,10 +93,13 @@ def text_of(folder):
 
 
 def test_docker_mounts_the_skill_where_the_site_has_it(place):
-    render(place, "docker", place.root / "out", skill_dir=f"{THERE}/skill")
-    script = (place.root / "out" / "run.sh").read_text()
-    assert f"type=bind,source={THERE}/skill,target=/skill,readonly" in script
-    assert "$here/skill" not in script
+    """And its run.sh reads the shell's part there, too."""
+    render(place, "docker", "out", skill_dir=str(ROOT), paths={str(place.root): str(place.root)})
+    words = started_with(place, 'printf "%s\\n" "$@"')
+    assert f"type=bind,source={ROOT},target=/skill,readonly" in words
+    assert not any(word.startswith(f"type=bind,source={place.root}/out/") for word in words)
+    held = {path.name for path in (place.root / "out" / "skill").iterdir()}
+    assert held == {"environment", "spec.schema.json"}
 
 
 @pytest.mark.parametrize("platform", MORE)
@@ -97,7 +115,9 @@ def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, pla
     assert f"{THERE}/model" in files["README.md"] and "HF_HUB_OFFLINE=1" in files["README.md"]
     copying = f"rsync -aL --mkpath model/ HOST:{THERE}/model/   # "
     assert copying in files["README.md"]
-    assert "HF_HUB_OFFLINE" in files[START[platform]] + files.get("environment", "")
+    environment = place.root / "out/skill/environment"
+    beside = environment.read_text() if environment.exists() else ""
+    assert "HF_HUB_OFFLINE" in files[START[platform]] + beside and str(place.root) not in beside
     size = sum(path.stat().st_size for path in (place.root / "out/skill").rglob("*"))
     assert size < 3 << 20
     # Of what pip would read there nothing is missing.
@@ -141,11 +161,10 @@ def test_what_is_rendered_is_well_formed(place, platform):
         (job,) = yaml.safe_load_all((out / START[platform]).read_text())
         (work,) = job["spec"]["template"]["spec"]["containers"]
         assert work["resources"]["limits"] == {"nvidia.com/gpu": 1}
-        assert f"{THERE}/out/container.toml" in work["command"]
-        spec = document.load(out / "container.toml")
+        assert f"{THERE}/out/spec.toml" in work["command"]
     else:
         assert subprocess.run(["bash", "-n", str(out / START[platform])]).returncode == 0
-        spec = document.load(out / "spec.toml")
+    spec = document.load(out / "spec.toml")
     assert spec["policy"]["model_name_or_path"] == f"{THERE}/model"
 
 
@@ -159,31 +178,36 @@ def test_sbatch_takes_the_file_alone(place):
     assert "HF_TOKEN" in next(line for line in directives if "--export=" in line)
 
 
-def test_the_batch_script_is_the_one_that_submit_writes(place):
-    """But for the head with flags and program, the file with secrets that submit removes, and the
-    id that a rendered run gets when it starts."""
+@pytest.mark.parametrize("image", [None, "example.com/own:1"])
+def test_the_batch_script_is_the_one_that_submit_writes(place, image):
+    """But for flags and program, which submit hands over, the file of the environment, with secrets
+    that submit removes, and the id that a rendered run gets when it starts."""
     from cosmos_reason.jobs import launch
     from cosmos_reason.jobs.platforms import slurm
     from cosmos_reason.jobs.platforms.slurm import script
 
-    render(place, "slurm", "out")
-    rendered = (place.root / "out/job.sbatch").read_text()
-    fields = {"platform": "slurm", "partition": "h100", "time_limit": "8:00:00"}
-    asked = place.request("train", **fields)
+    more = {"paths": {str(place.root): str(place.root)}} | ({"image": image} if image else {})
+    code, printed = render(place, "slurm", "out", **more)
+    assert code == 0, printed["findings"]
+    out = place.root / "out"
+    asked = place.request("train", platform="slurm", site=sites.read(place.root / "slurm.yaml"))
     job, found = launch.plan(asked)
     assert job, found
     folder = place.root / "submitted"
     folder.mkdir()
     slurm.write(folder, job, asked.spec)
-    submitted = (folder / script.BATCH).read_text()
-
-    paths = ("environment", "until look", "look say -", "folder=", "end=", "run.id")
+    told = (folder / script.BATCH).read_text().replace(str(job.folder), str(out))
+    told = told.replace(str(ROOT), f"{out}/skill")
+    own = ("#SBATCH ", "# ", "environment=", "action=", "new=", "set -- ")
 
     def body(text):
-        lines = text[text.index("trap : TERM") :].splitlines()
-        return [line for line in lines if not any(word in line for word in paths)]
+        """Its words by line, the mounts in any order. Without a container the work begins in the
+        folder that submit was called in."""
+        text = text.replace(f"{place.root} ", f"{out} ")
+        lines = [line for line in text.splitlines() if not line.startswith(own)]
+        return [sorted(re.split("[ ,=()]", line)) for line in lines]
 
-    assert body(rendered) == body(submitted)
+    assert body((out / "job.sbatch").read_text()) == body(told) and len(body(told)) > 5
 
 
 def test_a_local_rendering_runs_and_notes_its_end(place):
@@ -305,28 +329,35 @@ def test_pods_run_the_skill_where_the_site_has_it(place):
     text = (place.root / "out" / START["kubernetes"]).read_text()
     assert f"{THERE}/skill/scripts/in_container/keep_log.py" in text
     assert f"{THERE}/skill/scripts/run_with_transformers.py" in text
-    assert f"{THERE}/out/skill" not in text and not (place.root / "out" / "skill").exists()
+    assert f"{THERE}/out/skill" not in text
+    held = [path.name for path in (place.root / "out" / "skill").iterdir()]
+    assert held == ["spec.schema.json"], "which is for whoever edits the spec"
 
 
 def test_a_batch_script_runs_once_unless_slurm_begins_it_anew(place):
-    """What stands before the program, without SLURM; `note` and what follows is the cluster's."""
+    """With a program in place of srun, which notes what a node would."""
     same = {str(place.root): str(place.root)}
     render(place, "slurm", "out", "--requeue", paths=same, image="example.com/own:1")
     out = place.root / "out"
-    text = (out / "job.sbatch").read_text()
-    assert "#SBATCH --requeue" in text and 'rm -f "$job/slurm.ended" "$job"/node.*.exit' in text
-    subprocess.run(["rm", "-r", str(out / "home")], check=True)  # git keeps no empty folders
-    head = text[: text.index("\nset -- ")]
+    assert "#SBATCH --requeue" in (out / "job.sbatch").read_text()
+    (place.root / "bin").mkdir()
+    (place.root / "bin" / "srun").write_text(f"#!/bin/sh\nls {out}; env >{out}/seen\n")
+    (place.root / "bin" / "srun").chmod(0o755)
 
     def begun(**variables):
-        environment = {"PATH": os.environ["PATH"]} | variables
-        done = subprocess.run(["bash", "-c", head], env=environment, capture_output=True)
-        return done.returncode, (out / "run.id").read_text()
+        environment = {"PATH": f"{place.root}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "3"}
+        words, environment = ["bash", str(out / "job.sbatch")], environment | variables
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        return done.returncode, (out / "run.id").read_text(), done.stdout.split()
 
-    code, job_id = begun()
+    code, job_id, _ = begun()
     assert code == 0 and job_id.startswith("train-") and (out / "home/.cache/hf_home").is_dir()
+    assert f"COSMOS_REASON_JOB_ID={job_id}" in (out / "seen").read_text()
     assert begun()[0] == 2
-    assert begun(SLURM_RESTART_COUNT="1") == (0, job_id)
+    (out / "node.0.exit").write_text("n0 1\n")
+    code, same_id, seen = begun(SLURM_RESTART_COUNT="1")
+    assert (code, same_id) == (0, job_id)
+    assert not {"slurm.ended", "node.0.exit"} & {*seen}, "of the start before"
 
 
 @pytest.mark.parametrize(
@@ -375,15 +406,12 @@ TAO = "nvcr.io/nvidia/tao/tao-toolkit:7.2.0-cosmos-rl"
 # What a launch for GPUs in NVIDIA's image has that its CPU stand-in has not, or has otherwise: the
 # title, image, GPUs, program and its variables, what Pyxis mounts and what nodes look for instead.
 OF_THE_PLACE = {
-    "docker": r"# train with |docker image inspect |  (--gpus |--env \S?(TAO|TORCH)_|nvcr|cpu:1)",
-    "slurm": r"# train with |#SBATCH --(gres|signal)=|  mkdir -p |set -- |srun ",
-    "kubernetes": r" +(- (python3?|-\w|--\S+|torch\S+|train|/lustre/me/out\S*)$"
-    r"|- name: (TAO|TORCH)_\w+$|value: (out|/lustre/me/out|'300')$"
-    r"|image: |requests:|limits:|nvidia.com/gpu: )",
+    "docker": r"# train with |image=|program=|  --gpus ",
+    "slurm": r"# train with |#SBATCH --(gres|signal)=|needed=|srun=|set -- ",
 }
 
 
-@pytest.mark.parametrize("platform", OF_THE_PLACE)
+@pytest.mark.parametrize("platform", ["docker", "slurm", "kubernetes"])
 def test_the_stand_in_without_gpus_differs_in_the_named_lines_alone(place, platform):
     """So that what is started for real on CPUs tells of the original, which never ran here."""
     change(place, "train", policy__parallelism__dp_shard_size=2)
@@ -392,7 +420,7 @@ def test_the_stand_in_without_gpus_differs_in_the_named_lines_alone(place, platf
     more = {}
     if platform == "kubernetes":
         more = {"kubernetes": MORE[platform]["kubernetes"]}
-    texts = []
+    rest = []
     for facts, words in (
         (original, ["--engine", "tao"] + (["--gpu-ids", "2,3"] if platform == "docker" else [])),
         (stand_in, ["--engine", "transformers", "--gpu-ids", "none"]),
@@ -406,13 +434,25 @@ def test_the_stand_in_without_gpus_differs_in_the_named_lines_alone(place, platf
         assert code == 0, printed["findings"]
         text = (place.root / "out" / START[platform]).read_text()
         subprocess.run(["rm", "-r", str(place.root / "out")], check=True)
-        texts.append(re.sub(r"(?s)look\(\) \{\n.*?\ndone\n", "", text))
-    assert texts[0] != texts[1]
-    rest = []
-    for text in texts:
+        if platform == "kubernetes":
+            rest.append(without_its_program(yaml.safe_load(text)))
+            continue
         lines = text.splitlines()
         rest.append([line for line in lines if not re.match(OF_THE_PLACE[platform], line)])
-    assert rest[0] == rest[1] and len(rest[0]) > 20
+    assert rest[0] == rest[1] and len(rest[0]) > 3
+
+
+def without_its_program(job):
+    """The Job of a manifest without image, GPUs, program and the variables of its engine."""
+    pod = job["spec"]["template"]["spec"]
+    for container in pod["initContainers"] + pod["containers"]:
+        del container["image"], container["resources"]
+    (work,) = pod["containers"]
+    assert work["command"][:5] == [*work["command"][:3], "--begins", "train"]
+    work["command"] = work["command"][:5]
+    of_engine = ("TAO_", "TORCH_ELASTIC")
+    work["env"] = [one for one in work["env"] if not one["name"].startswith(of_engine)]
+    return job
 
 
 NAMES = {"local": "go.sh", "docker": "go.sh", "slurm": "go.sbatch", "kubernetes": "go.yaml"}
@@ -538,27 +578,14 @@ def test_a_folder_that_a_container_may_have_mounted_is_not_written_anew(place):
 
 def test_an_offline_site_pulls_no_image(place):
     """It says how the image comes there instead of waiting for a registry out of reach."""
-    render(place, "docker", "out", paths={str(place.root): str(place.root)})
-    (place.root / "bin").mkdir()
-    (place.root / "bin" / "docker").write_text('#!/bin/sh\necho "$@" >>docker.notes; exit 1\n')
-    (place.root / "bin" / "docker").chmod(0o755)
-    environment = {"PATH": f"{place.root}/bin:{os.environ['PATH']}"}
-    words = ["bash", "out/run.sh"]
-    done = subprocess.run(
-        words, cwd=place.root, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and "docker save" in done.stderr
-    assert (place.root / "docker.notes").read_text() == "image inspect example.com/own:1\n"
-    assert not (place.root / "jobs").exists()
-    subprocess.run(["rm", "-r", str(place.root / "out")], check=True)
-    render(place, "docker", "out", network={"hub": True})
-    assert "|| docker pull example.com/own:1" in (place.root / "out/run.sh").read_text()
-
-
-def test_the_page_of_a_batch_script_has_both_lines_that_start_it(place):
-    render(place, "slurm", "out")
-    page = text_of(place.root / "out")["README.md"]
-    assert "- start there: `sbatch job.sbatch` in out/, or `bash out/submit.sh`" in page
+    same = {str(place.root): str(place.root)}
+    for hub, code in ((False, 2), (True, 1)):
+        render(place, "docker", "out", paths=same, network={"hub": hub})
+        noted = started_with(place, 'echo "$@"; exit 1', code)
+        assert noted[0] == "image inspect example.com/own:1"
+        assert ("docker save" in noted[-1], "pull example.com/own:1" in noted) == (not hub, hub)
+        assert not (place.root / "jobs").exists()
+        (place.root / "docker.notes").unlink()
 
 
 @pytest.mark.parametrize("platform", MORE)
@@ -567,6 +594,7 @@ def test_what_is_printed_of_a_folder_is_its_page(place, platform):
     outside = place.root.parent / f"{place.root.name}-model"
     (place.root / "model").rename(outside)
     change(place, "train", policy__model_name_or_path=str(outside))
+    change(place, "train", train__train_policy__mini_batch=1)  # what was built has no such warning
     paths = {THERE: str(place.root), "/models/m": str(outside)}
     volumes = [f"claim:{THERE}", "models:/models"]
     more = {"kubernetes": {"volumes": volumes}} if platform == "kubernetes" else {}
@@ -578,12 +606,19 @@ def test_what_is_printed_of_a_folder_is_its_page(place, platform):
     assert "- expected there: /models/m" in page and str(outside) not in page
     assert f"- also copy: `rsync -aL --mkpath {outside}/ HOST:/models/m/" in done.stdout
     told = page.partition("Copy, ")[2].partition("\nKnown when")[0].splitlines()
-    assert all(line in done.stdout for line in told)
+    for line in told:
+        image = line.removeprefix("- image ")
+        adopted = line.partition("scripts/launch_job.py")[2]
+        assert line in done.stdout or f"image    {image}" in done.stdout or adopted in done.stdout
     asked = {
-        "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1",
+        "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1; memory: the partition's",
         "kubernetes": "1 pod(s) of 1 GPUs",
     }
-    assert f"asks for {asked.get(platform, 'all GPUs')}; its spec has the paths" in done.stdout
+    assert f"  asks for {asked.get(platform, 'all GPUs')}" in done.stdout
+    for name in ("spec.toml", START[platform], "README.md"):
+        size = len((place.root / "out" / name).read_text())
+        assert f"{name} ({size}" in done.stdout
+    assert str(ROOT / "scripts/launch_job.py") + " adopt" in done.stdout, "called as this was"
     # Counted as where the user's folder has a name of a usual length.
     said = (done.stdout + done.stderr).replace(str(place.root), "/home/me/project")
     assert len(said) < 2000

@@ -131,6 +131,7 @@ def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
         (["--gpu-ids", "97"], "JOB-GPU-IDS"),
         (["--gpu-idz", "0"], "Did you mean --gpu-ids?"),
         (["--spce", "x"], "Did you mean --spec"),
+        (["--num-nodes", "2"], "Did you mean --nodes?"),  # as other trainers call it
     ],
 )
 def test_wrong_flags_are_refused(site, flags, finding):

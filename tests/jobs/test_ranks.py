@@ -4,6 +4,7 @@ refused."""
 import json
 import runpy
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -157,10 +158,20 @@ def test_on_nodes_of_slurm(site, monkeypatch):
     assert "--standalone" not in job.command
     assert {"--nodes=2", "--gres=gpu:4"} < set(job.command)
     assert "2 nodes of 4 GPUs" in in_words.of_plan(job, site.request())
-    text = slurm_script.text(job, {}, [])
-    assert '--node-rank="$SLURM_NODEID" --rdzv-backend=static' in text
-    assert '--rdzv-endpoint="$first:$COSMOS_REASON_RENDEZVOUS_PORT"' in text
-    assert "--worker-idx" not in text
+    # What each node adds behind the words of TORCHRUN.
+    node = ["sh", str(ROOT / "scripts/in_container/slurm_node.sh"), str(site.root), "", "torchrun"]
+    program = job.command[job.command.index(str(job.folder / slurm_script.BATCH)) + 1 :]
+    variables = {"COSMOS_REASON_NODE_ADDRESSES": "10.0.0.1;10.0.0.2", "SLURM_NODEID": "1"}
+    variables |= {"COSMOS_REASON_RENDEZVOUS_PORT": "8000", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [*node, "0", "0", "echo", *program[1:]], env=variables, capture_output=True, text=True
+    )
+    assert "meet=torchrun" in slurm_script.text(job, {}, [])
+    assert done.stdout.split() == [
+        *("-P", "-m", "torch.distributed.run"),
+        *("--node-rank=1", "--rdzv-backend=static", "--rdzv-endpoint=10.0.0.1:8000"),
+        *program[4:],
+    ]
     job = on_slurm(site, monkeypatch, nodes=2, gpu_ids=[])
     assert "gres" not in " ".join(job.command) and "--nproc-per-node=4" in job.command
     assert "2 nodes without GPUs" in in_words.of_plan(job, site.request())

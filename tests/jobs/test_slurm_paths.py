@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 from launch_site import Site, change
 from slurm_answers import Cluster
+from support import ROOT
 
 from cosmos_reason.jobs import diagnosis, launch
 from cosmos_reason.jobs.platforms.slurm import paths as slurm_paths
 from cosmos_reason.jobs.platforms.slurm import script as slurm_script
 from cosmos_reason.remote.machine import Answer
+
+PROGRAMS = ROOT / "scripts" / "in_container"
 
 
 @pytest.fixture
@@ -29,10 +32,17 @@ def submitted(site, monkeypatch, **answers):
 
 def on_a_node(job, *words, first=""):
     """What its launcher does here with the words as the program, `first` before PATH."""
-    text = slurm_script.launcher(job, str(job.folder), slurm_paths.needed(job))
     variables = {"SLURM_NODEID": "0", "SLURMD_NODENAME": "n7", "PATH": f"{first}:/usr/bin:/bin"}
-    command = ["sh", "-c", text, "launcher", *words]
+    needed = [word for flag, path in slurm_paths.needed(job) for word in (flag, str(path))]
+    command = ["sh", str(PROGRAMS / "slurm_node.sh"), str(job.folder), unseen(), ""]
+    command += [str(slurm_script.LOOK_SECONDS), str(len(needed)), *needed, *words]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def unseen():
+    """What a job says of a path that is not there."""
+    read = f'. <(grep ^unseen= {PROGRAMS}/slurm_job.sh); printf %s "$unseen"'
+    return subprocess.run(["bash", "-c", read], capture_output=True, text=True, check=True).stdout
 
 
 def test_a_node_that_has_all_runs_the_program(site, monkeypatch):
@@ -40,6 +50,12 @@ def test_a_node_that_has_all_runs_the_program(site, monkeypatch):
     done = on_a_node(job, "sh", "-c", "echo $1; exit 5", "x", "a 'b")
     assert (done.returncode, done.stdout, done.stderr) == (5, "a 'b\n", "")
     assert (job.folder / "node.0.exit").read_text() == "n7 5\n"
+
+
+def test_the_trainer_alone_takes_the_signal_before_the_time_limit(site, monkeypatch):
+    job = submitted(site, monkeypatch)
+    done = on_a_node(job, "sh", "-c", 'kill -USR1 "$PPID"; echo ran')
+    assert (done.returncode, done.stdout) == (0, "ran\n"), "SLURM sends it to every process"
 
 
 def test_a_node_names_what_it_does_not_have_before_the_program(site, monkeypatch):
@@ -89,7 +105,7 @@ def test_an_error_of_the_first_node_is_in_the_log(site, monkeypatch):
     script = (
         (job.folder / slurm_script.BATCH)
         .read_text()
-        .replace(f"folder={site.root}", "folder=/none-such")
+        .replace(f" folder={site.root} ", " folder=/none-such ")
     )
     variables = {"SLURMD_NODENAME": "n7", "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "3"}
     done = subprocess.run(

@@ -54,7 +54,7 @@ def adopt(
         message += "was started (of docker: its jobs/ID)"
         raise bad_input("JOB-ADOPT", folder, message)
     rendered = files.read_json(path)
-    names = {*record.FIELDS, "table"} - {"site"}
+    names = {*record.FIELDS} - {"site"}
     if not isinstance(rendered, dict) or not names <= rendered.keys():
         message = "got something else than the launch that plan --output writes"
         raise bad_input("JOB-ADOPT", path, message)
@@ -150,16 +150,13 @@ def _job(
         return site.here(path) if site else path
 
     found = []
-    table = rendered["table"]
-    in_container = (folder / record.CONTAINER_SPEC).is_file()
-    read = folder / (record.CONTAINER_SPEC if in_container else record.SPEC)
+    read = carried.read_spec(folder)
+    table = rendered.get("table") or document.load(read)
     if carried.read_sha256(folder) != rendered["spec"]["read_sha256"]:
         message = "it was edited after it was rendered: "
-        if in_container:
-            message += "the record has the spec that was rendered, not what ran"
-        else:
-            message += "the record has what ran"
-            table = document.load(read)
+        is_of_image = "table" in rendered  # of which the record has the form before
+        told = "the spec that was rendered, not what ran" if is_of_image else "what ran"
+        message += f"the record has {told}"
         found.append(warning("JOB-SPEC-EDITED", read, message))
     moved = {name: job_folder.walked(rendered[name], here) for name in ("inputs", "outputs")}
     for entry in moved["inputs"]:

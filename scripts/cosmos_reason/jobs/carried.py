@@ -7,10 +7,11 @@ is the job's, at the path that it will have there."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
+import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 
@@ -21,7 +22,7 @@ from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import Site
 from cosmos_reason.checkpoints.conversion import PROVENANCE
 from cosmos_reason.jobs import containers, engines, record, reward_files
-from cosmos_reason.jobs.platforms import docker, kubernetes, slurm
+from cosmos_reason.jobs.platforms import kubernetes, slurm
 from cosmos_reason.jobs.platforms.slurm import script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import model_names
@@ -33,101 +34,49 @@ RUNS = "runs"  # ids of the runs that Docker's run.sh has begun, a line each
 # What starts a launch, unless --name calls it otherwise, and what else lies or comes beside it.
 START = {"local": "run.sh", "docker": "run.sh", "slurm": "job.sbatch", "kubernetes": "job.yaml"}
 PLACE = ("context", "namespace")  # of a cluster, as flags of kubectl
-BESIDE = ("README.md", "launch.json", record.SPEC, record.CONTAINER_SPEC, "container.schema.json",
-          "spec.schema.json",
-          "submit.sh", "environment", SKILL, RUNS, "home", "results", "jobs", "manifests",
+BESIDE = ("README.md", "launch.json", record.SPEC, record.CONTAINER_SPEC, "submit.sh", SKILL, RUNS,
+          "home", "results", "jobs", "manifests",
           record.LOG, record.METRICS)  # fmt: skip
 KUBERNETES_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")  # of a Job, less a pod's number
+# What is the same for every launch stands in docker_run.sh, local_run.sh and slurm_job.sh of the
+# skill; what starts one says only what is its own.
 RUN = """#!/usr/bin/env bash
-# {title}: starts the job in a container, with spec.toml beside this file.
-# Each run has an id and a folder of its own below ./jobs (or ${jobs_variable}).
-set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd -P)
-id={new_id}
-user={user}
-
-for path in {inputs}; do
-  [ -e "$path" ] || {{ echo "got no $path on this machine, expected it there" >&2; exit 2; }}
-done
-docker image inspect {image} >/dev/null 2>&1 || {fetch}
-{empty}jobs=${{{jobs_variable}:-jobs}}
-mkdir -p "$jobs"
-job=$(cd "$jobs" && pwd -P)/$id
-mkdir -p {folders}
-grep -v '^#:schema ' "$here/{spec}" >"$job/{container_spec}"
-cp "$here/launch.json" "$job/"
-echo "$id" >"$job/run.id"
-# The container has this folder mounted: a plan must not write it anew meanwhile.
-{{ echo "$id" >>"$here/{runs}"; }} 2>/dev/null || true
-
-{command}
-date +%s >"$job/run.started"
-nohup setsid sh -c 'docker logs -f "$1" >"$2/log.txt" 2>&1
-code=$(docker wait "$1") && echo "$code $(date +%s)" >"$2/run.exit"' sh "$id" "$job" \\
-  </dev/null >/dev/null 2>&1 &
-echo "job $id is in $job; follow it with: tail -f $job/log.txt"
+# {title}, with spec.toml beside this file
+action={action}
+reads=({reads})
+{settings}
+. {programs}/scripts/in_container/{platform}_run.sh
 """
-LOCAL = """#!/usr/bin/env bash
-# {title}: runs the job in this folder, in the background.
-set -euo pipefail
-cd "$(dirname "$0")"
-if [ "$(pwd -P)" != "$(realpath -m {folder})" ]; then
-  echo "expected this folder at "{folder} >&2; exit 2
-fi
-[ ! -e run.id ] || {{ echo "it ran here already: see log.txt" >&2; exit 2; }}
-for path in {inputs}; do
-  [ -e "$path" ] || {{ echo "got no $path on this machine, expected it there" >&2; exit 2; }}
-done
-{empty}mkdir -p {outputs}
-{exports}export {mark}={new_id}
-echo "${mark}" >run.id
-date +%s >run.started
-nohup setsid sh -c '"$@" >>log.txt 2>&1; echo "$? $(date +%s)" >run.exit' sh \\
-  {command} </dev/null >/dev/null 2>&1 &
-echo "started; follow it with: tail -f {folder}/log.txt"
-"""
-SBATCH = """#!/bin/bash
-{directives}
-# {title}. `sbatch {start}` in this folder starts it; secrets are those of the submitting shell.
-if [ -z "$SLURM_RESTART_COUNT" ]; then  # else SLURM begins it anew, which --requeue allows
-  [ ! -e {folder}/run.id ] || {{ echo "it ran here already: see log.txt" >&2; exit 2; }}
-  {empty}mkdir -p {folders}
-  echo {new_id} >{folder}/run.id
-fi
-set -- {program}
-"""
+DOCKER = """new=({new}) outputs=({outputs})
+image={image} offline={offline} user={user} skill={skill} names=({names})
+flags=(
+  {flags}
+)
+program=({program})"""
+LOCAL = """job={folder}
+new=({new}) outputs=({outputs})
+exports=({exports})
+program=({program})"""
 SUBMIT = """#!/bin/sh
 # Hands the job to SLURM; prints its number.
 cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
-# Of an image that no registry gives where the network is offline.
-LOAD = """{{
-  echo "got no image "{image}" here, expected it: docker save, then docker load" >&2; exit 2
-}}"""
 README = """# {title}
 
-Rendered by launch_job.py plan, and not run there yet. Copy, from the folder where it was rendered:
+Rendered by launch_job.py plan, and not run there yet. Copy, from where it was rendered:
 
 {copied}
 
 - start there: `{start}`
 - watch: `{watch}`
 - when it has ended: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`
-- go on here (score, select, retry): `scripts/launch_job.py adopt {back}`
+- go on here: `scripts/launch_job.py adopt {back}{site}`
 {expected}
 """
+NEXT = "copy and start it by these lines; no file has to be opened"
 KNOWN = "\nKnown when it was rendered:\n"
 LAUNCH = "launch.json"
-# A run notes its id, start and end in run.id, run.started and run.exit (slurm.* on SLURM), which
-# `adoption` reads.
-NEW_ID = "{action}-$(date -u +%Y%m%d-%H%M%S)-$(od -An -N3 -tx1 /dev/urandom | tr -d ' \\n')"
-# Results of another run in an output folder would be taken for those of this one.
-EMPTY = """for path in {outside}; do
-  [ -z "$(ls -A "$path" 2>/dev/null)" ] || {{
-    echo "got files in $path, expected a new output folder" >&2; exit 2
-  }}
-done
-"""
+ENVIRONMENT = f"{SKILL}/environment"  # of Docker's containers, for --env-file
 
 
 def check_name(name: str, platform: str) -> list[Finding]:
@@ -161,18 +110,25 @@ def write(
     it; `found` is what speaks against it."""
     with files.only_run(output), files.whole_folder(output) as work:
         title = f"{job.action} with {job.engine} on {job.platform}"
-        skill_dir = site.get("skill_dir") if site else None
         start = name or START[job.platform]
-        if not skill_dir:
-            containers.copy_programs(work / SKILL)
-        if job.platform == "docker":
-            _docker(work / start, job, spec, title, host_user, site)
-        elif job.platform == "local":
-            _local(work / start, job, spec, title)
-        elif job.platform == "slurm":
-            _slurm(work / start, job, spec, title)
+        (work / SKILL).mkdir()
+        if not (site and site.get("skill_dir")):
+            containers.copy_programs(work / SKILL, containers.needs_library(job))
+        # The spec as the trainer reads it, which in an image of NVIDIA's has keys of its own.
+        schema, as_read = f"{SKILL}/spec.schema.json", spec
+        if job.image is None:
+            files.write_json(work / schema, files.read_json(bundle.schema_path(job.action)))
+            document.dump(spec, work / record.SPEC, job.action, schema, job.engine)
         else:
-            containers.write(work, job, spec)
+            as_read = containers.spec_inside(job, spec)
+            containers.write_spec(work / record.SPEC, job, as_read, schema)
+        if job.platform == "docker":
+            job = _docker(work / start, job, spec, title, host_user, site)
+        elif job.platform == "local":
+            _local(work / start, job, spec, title, site)
+        elif job.platform == "slurm":
+            job = _slurm(work / start, job, spec)
+        else:
             (work / "manifests").mkdir()
             files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
         page = _readme(work, job, site, output, title, start, copies(here, site))
@@ -180,12 +136,13 @@ def write(
         if warned:
             page += KNOWN + "".join(f"- {one.where}: {one.message}\n" for one in warned)
         files.write_text(work / "README.md", findings.printable(page))
-        # What `adoption` reads when the results are back.
-        # `table` is the spec with the paths of the place, before an image's own form of it.
-        launch = job.to_json() | {"site": site.name if site else None, "table": spec}
+        # What `adoption` reads when the results are back, on one line: it is for programs.
+        launch = job.to_json() | {"site": site.name if site else None}
+        if as_read != spec:  # with the paths of the place, before an image's own form of it
+            launch["table"] = spec
         launch["spec"]["read_sha256"] = read_sha256(work)
         launch["rendered_sha256"] = _rendered_sha256(work)
-        files.write_json(work / LAUNCH, launch)
+        files.write_text(work / LAUNCH, json.dumps(launch, ensure_ascii=False) + "\n")
 
 
 def is_untouched(folder: Path) -> bool:
@@ -225,12 +182,26 @@ def copies(inputs: list[dict], site: Site | None) -> dict[str, str]:
     return lines
 
 
+def sizes(output: Path, start: str) -> str:
+    """Return the files of a rendered folder that a person reviews, with their characters, and what
+    else is there."""
+    holder = "manifests/" if (output / "manifests").is_dir() else ""
+    shown = [f"{holder}{start}", record.SPEC, "README.md"]
+    first = {path.partition("/")[0] for path in shown}
+    rest = sorted(path.name for path in output.iterdir() if path.name not in {*first, SKILL})
+    told = [f"{name} ({len(files.read_text(output / name))})" for name in shown]
+    told[0] = told[0].replace(")", " characters)")
+    count = sum(path.is_file() for path in (output / SKILL).rglob("*"))
+    return ", ".join([*told, *rest, f"{SKILL}/ ({count} files)"])
+
+
 def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
     """Return what the page of a rendered folder says of it, with the lines for inputs outside the
     working directory, which the page leaves out: it is the same wherever it is rendered."""
     page = files.read_text(output / "README.md")
     steps = page.partition("\n\n")[2].partition(KNOWN)[0].partition("Copy, ")[2]
     more = [line for line in copies(inputs, site).values() if line not in page]
+    steps = re.sub(r"\n- image \S+(?=\n|$)", "", steps)  # which is said above
     lines = ["copy, " + steps, *(f"- also copy: `{line}`" for line in more)]
     return "\n".join(lines).replace("\n\n", "\n").rstrip()
 
@@ -238,20 +209,15 @@ def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
 def read_sha256(folder: Path) -> str:
     """Return the hash of the spec that the program reads in a rendered folder, or in one that it
     ran in, without the line that names a schema: run.sh takes that away."""
-    named = [folder / name for name in (record.CONTAINER_SPEC, record.SPEC)]
-    lines = next(path for path in named if path.is_file()).read_bytes().splitlines(keepends=True)
+    lines = read_spec(folder).read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith(b"#:schema ")]
     return hashlib.sha256(b"".join(kept)).hexdigest()
 
 
-def _started(job: Job) -> dict[str, str]:
-    """Return what the scripts of every platform say of a run: its id, and that its outputs are
-    new."""
-    outside = [path for path in job.outputs.values() if job.folder not in Path(path).parents]
-    empty = EMPTY.format(outside=" ".join(map(shlex.quote, outside))) if outside else ""
-    if job.retry_of:  # it goes on where the first attempt wrote
-        empty = ""
-    return {"new_id": NEW_ID.format(action=job.action), "empty": empty, "mark": MARK}
+def read_spec(folder: Path) -> Path:
+    """Return the spec that the program reads: run.sh writes its own form of it for Docker."""
+    named = [folder / name for name in (record.CONTAINER_SPEC, record.SPEC)]
+    return next(path for path in named if path.is_file())
 
 
 def _inputs(job: Job, spec: dict) -> list[str]:
@@ -268,6 +234,7 @@ def _readme(
 ) -> str:  # fmt: skip
     """Return the page that tells whoever has the folder to copy, start, watch and bring back."""
     name = output.name
+    size = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
     whole = f"rsync -aL {name}/ HOST:{job.folder}/"
     start, watch = f"bash {name}/{start_name}", f"tail -f {job.folder}/log.txt"
     ran, back = f"HOST:{job.folder}", f"back/{name}"
@@ -283,35 +250,45 @@ def _readme(
         kubectl = " ".join(["kubectl", *where])
         start = f"{kubectl} apply -f {name}/manifests/"
         watch = f"{kubectl} logs -f job/{job.job_id}"
+    whole += f"   # {size / 2**20:.1f} MiB"
     below_here = {there: line for there, line in copied.items() if " /" not in line}
     lines = []
+    if job.platform == "docker":
+        lines.append(f"- {start_name} prints ID and makes jobs/ID where it is started")
     for path in dict.fromkeys(_inputs(job, {})):
         comes = any(there == path or path.startswith(f"{there}/") for there in below_here)
         lines += [] if comes else [f"- expected there: {path}"]
     if job.image:
         lines.append(f"- image {job.image}")
         if site and site.is_offline and job.platform == "docker":
-            save = f"i={job.image}; docker pull $i && docker save -o image.tar $i"
-            load = "docker load -i image.tar"
-            lines[-1] = f"- nothing pulls the image there: `{save}` here, copy it, `{load}` there"
+            save, load = f"docker save -o image.tar {job.image}", "docker load -i image.tar"
+            lines[-1] = f"- the image, not pulled there: `{save}` here, `{load}` there"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
-        lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
+        lines.append("- without the Hub: HF_HUB_OFFLINE=1")
     environment = site.get("environment") if site and not job.image else None
-    if environment and job.engine == "transformers" and (work / SKILL).is_dir():
+    brings_skill = not (site and site.get("skill_dir"))
+    if environment and job.engine == "transformers" and brings_skill:
         named = ["requirements.txt", bundle.ENGINE_PACKAGES]
         words = " ".join(f"-r {name}/{SKILL}/{file}" for file in named)
         lines.append(f"- {environment} needs what `pip install {words}` installs")
-    if (work / SKILL).is_dir():
-        size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
-        lines.append(f"- skill/ holds the programs that run there, {size / 2**20:.1f} MiB")
     if job.platform != "kubernetes":
-        lines.append("- by a disk: its mount M in place of `HOST:`, and there `cp -r M/. /`")
-    if job.platform == "docker":
-        lines.append(f"- {start_name} prints ID and makes jobs/ID where it is started")
+        # Where the disk's folders go: to what the site calls its own; Docker's may lie anywhere.
+        moved = [*below_here, *([] if job.platform == "docker" else [str(job.folder)])]
+        own = sorted(site.paths if site else (), key=len)
+        tops = []
+        for place in moved:
+            holding = (one for one in own if place == one or place.startswith(f"{one}/"))
+            tops.append(next(holding, place))
+        moves = [shlex.join(["cp", "-r", f"M{top}/.", f"{top}/"]) for top in dict.fromkeys(tops)]
+        moves += [shlex.join(["cp", "-r", f"M/{name}", "."])] if job.platform == "docker" else []
+        lines.append(
+            f"- by a disk at M: `M/` in place of `HOST:`; there `{' && '.join(moves)}`, "
+            f"when it has ended `cp -r --parents {ran.removeprefix('HOST:')} M`"
+        )
     if job.platform == "kubernetes":
         lines.append("- HOST: what has the claim mounted")
-        names = "|".join(containers.CREDENTIALS[:2])
+        names = "|".join([*containers.CREDENTIALS[:2], *job.options.get("env", [])])
         values = f"<(env | grep -E '^({names})=')"  # by name: nothing of a value stands here
         command = f"{kubectl} create secret generic {job.job_id} --from-env-file={values}"
         lines.append(f"- secrets: `{command}`")
@@ -322,6 +299,7 @@ def _readme(
         watch=watch,
         ran=ran,
         back=back,
+        site=f" --site {shlex.quote(files.from_here(site.path))}" if site else "",
         expected="\n".join(lines),
     )
 
@@ -377,122 +355,87 @@ def unknown_commits(job: Job, site: Site) -> list[str]:
     return found
 
 
-def _write_spec(path: Path, job: Job, spec: dict) -> None:
-    """Write the spec with its schema beside it: that of this bundle is not there."""
-    beside = path.with_suffix(".schema.json")
-    files.write_json(beside, files.read_json(bundle.schema_path(job.action)))
-    document.dump(spec, path, job.action, beside.name, job.engine)
-
-
-def _local(start: Path, job: Job, spec: dict, title: str) -> None:
-    _write_spec(start.with_name(record.SPEC), job, spec)
+def _local(start: Path, job: Job, spec: dict, title: str, site: Site | None) -> None:
     values = engines.environment_on_host(job, job.command[0])
-    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
-    text = LOCAL.format(
-        title=title,
+    settings = LOCAL.format(
         folder=shlex.quote(str(job.folder)),
-        inputs=" ".join(map(shlex.quote, _inputs(job, spec))),
-        outputs=" ".join(map(shlex.quote, job.outputs.values())),
-        exports="".join(exports),
-        command=shlex.join(job.command),
-        **_started(job),
+        new=shlex.join(script.new_outputs(job)),
+        outputs=shlex.join(job.outputs.values()),
+        exports=shlex.join(f"{name}={value}" for name, value in sorted(values.items())),
+        program=shlex.join(job.command),
+    )
+    _write_run(start, job, spec, title, settings, site)
+
+
+def _write_run(
+    start: Path, job: Job, spec: dict, title: str, settings: str, site: Site | None
+) -> None:
+    skill_dir = site.get("skill_dir") if site else None
+    text = RUN.format(
+        title=title,
+        action=job.action,
+        reads=shlex.join(_inputs(job, spec)),
+        settings=settings,
+        programs=shlex.quote(skill_dir) if skill_dir else f'"$(dirname "$0")"/{SKILL}',
+        platform=job.platform,
     )
     files.write_text(start, text)
     start.chmod(0o755)
 
 
-def _slurm(start: Path, job: Job, spec: dict, title: str) -> None:
-    """Write job.sbatch: what submit hands to sbatch as flags and arguments stands in the file."""
-    _write_spec(start.with_name(record.SPEC), job, spec)
-    job = slurm.write(start.parent, job, spec)
+def _slurm(start: Path, job: Job, spec: dict) -> Job:
+    """Write job.sbatch: what submit hands to sbatch as flags and arguments stands in the file.
+    Return the job with that file in its command."""
     batch = str(job.folder / script.BATCH)
     flags = job.command[1 : job.command.index(batch)]
-    names = containers.passed(job, spec)
-    # The folders that a job writes to; empty ones are lost on the way through git.
-    homes = [str(job.folder / below) for below in containers.HOME_VARIABLES.values()]
-    folders = dict.fromkeys([*job.outputs.values(), *(homes if job.image else ())])
     flags = [flag for flag in flags if not flag.startswith(("--parsable", "--export="))]
-    flags.append(f"--export={','.join(['HOME', 'USER', 'PATH', *names])}")
-    head = SBATCH.format(
-        title=title,
-        start=start.name,
-        directives="\n".join(f"#SBATCH {shlex.quote(flag)}" for flag in flags),
-        folder=shlex.quote(str(job.folder)),
-        folders=" ".join(map(shlex.quote, folders)),
-        **_started(job),
-        program=shlex.join(job.command[job.command.index(batch) + 1 :]),
-    )
-    written = files.read_text(start.with_name(script.BATCH))
-    start.with_name(script.BATCH).unlink()
-    files.write_text(start, head + written.partition("\n")[2])
+    flags.append(f"--export={','.join(['HOME', 'USER', 'PATH', *containers.passed(job, spec)])}")
+    slurm.write(start.parent, job, spec, flags)
+    start.with_name(script.BATCH).rename(start)
     files.write_text(start.with_name("submit.sh"), SUBMIT.format(start=start.name))
     start.with_name("submit.sh").chmod(0o755)
+    named = {batch: str(job.folder / start.name)}
+    return replace(job, command=[named.get(word, word) for word in job.command])
 
 
 def _docker(
     start: Path, job: Job, spec: dict, title: str, host_user: str | None, site: Site | None
-) -> None:
-    spec = containers.spec_inside(job, spec)
-    image = shlex.quote(job.image)
-    fetch = LOAD.format(image=image) if site and site.is_offline else f"docker pull {image}"
-    outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
-    homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
-    facts = {
-        "title": title,
-        "jobs_variable": record.JOBS_DIR_VARIABLE,
-        "user": shlex.quote(host_user) if host_user else '"$(id -u):$(id -g)"',
-        "inputs": " ".join(map(shlex.quote, _inputs(job, spec))),
-        "image": image,
-        "fetch": fetch,
-        "folders": " ".join([*homes, *map(shlex.quote, outside)]),
-        "spec": record.SPEC,
-        "container_spec": record.CONTAINER_SPEC,
-        "runs": RUNS,
-        "command": _command(job, site.get("skill_dir") if site else None),
-        **_started(job),
-    }
-    containers.write_spec(start.with_name(record.SPEC), job, spec)
-    files.write_text(start, RUN.format(**facts))
-    start.chmod(0o755)
-
-
-def _command(job: Job, skill_dir: str | None) -> str:
-    """Return the `docker run` of the plan, a flag per line, with what differs from run to run as
-    variables of the shell. `skill_dir` is where the skill lies there, None where it is copied."""
+) -> Job:
+    """Write run.sh: of the `docker run` that submit calls what is this launch's own. What differs
+    from run to run docker_run.sh adds, and the variables stand in a file. Return the job with that
+    file in its command."""
     words = job.command[job.command.index("run") + 1 :]
     after_image = words.index(job.image)
-    lines = ["docker run --detach"]
-    flags = iter(words[1:after_image])
-    for flag in flags:
-        if not flag.startswith("--") or "=" in flag or flag == "--init":
-            lines.append(shlex.quote(flag))
+    flags, variables, names = [], [], [MARK]
+    of_docker = iter(words[1:after_image])
+    for flag in of_docker:
+        if "=" in flag or flag == "--init":
+            flags.append([flag])
             continue
-        value = next(flags)
+        value = next(of_docker)
         name, _, told = value.partition("=")
-        if flag == "--group-add" or (flag == "--env" and "=" not in value):
-            continue  # of the planner's machine
-        if flag == "--name":
-            value = '"$id"'
-        elif flag == "--label":
-            value = f'"{docker.LABEL}=$id"'
-        elif flag == "--user":
-            value = '"$user"'
-        elif flag == "--env" and name in ("USER", "LOGNAME"):
-            value = f"{name}=user"
-        elif flag == "--env" and told == JOB.name:
-            value = f'"{name}=$id"'
-        elif flag == "--mount" and next(csv.reader([value]))[1] == f"source={JOB}":
-            value = f'"type=bind,source=$job,target={JOB}"'
-        else:
-            value = shlex.quote(value)
-        lines.append(f"{flag} {value}")
-    programs = f'"type=bind,source=$here/{SKILL},target=/{SKILL},readonly"'
-    if skill_dir:
-        programs = shlex.quote(f"type=bind,source={skill_dir},target=/{SKILL},readonly")
-    lines.append(f"--mount {programs}")
-    asked = [*containers.CREDENTIALS, *job.options.get("env", [])]
-    lines += [f"--env {name}" for name in dict.fromkeys(asked)]
-    lines.append(f'--env "{MARK}=$id"')
-    program = words[after_image + 1 :]
-    lines.append(f"{shlex.quote(job.image)} {shlex.join(program)}")
-    return " \\\n  ".join(lines)
+        if flag == "--env" and told == JOB.name:
+            names.append(name)
+        elif flag == "--env":  # by its name alone it is that of whoever starts it
+            variables.append(value)
+        elif flag not in ("--name", "--label", "--user", "--group-add") and not value.startswith(
+            f"type=bind,source={JOB},"
+        ):
+            flags.append([flag, value])
+    skill_dir = site.get("skill_dir") if site else None
+    settings = DOCKER.format(
+        new=shlex.join(script.new_outputs(job)),
+        outputs=shlex.join(path for path in job.outputs.values() if JOB not in Path(path).parents),
+        image=shlex.quote(job.image),
+        offline="yes" if site and site.is_offline else "",
+        user=shlex.quote(host_user) if host_user else "",
+        names=" ".join(names),
+        skill=shlex.quote(skill_dir) if skill_dir else "",
+        flags="\n  ".join(map(shlex.join, flags)),
+        program=shlex.join(words[after_image + 1 :]),
+    )
+    files.write_text(start.with_name(SKILL) / "environment", "\n".join([*variables, ""]))
+    _write_run(start, job, spec, title, settings, site)
+    told = [word for flag in flags for word in flag]
+    command = ["docker", "run", "--env-file", ENVIRONMENT, *told, *words[after_image:]]
+    return replace(job, command=command)

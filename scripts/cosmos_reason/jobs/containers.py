@@ -72,15 +72,22 @@ def spec_inside(job: Job, spec: dict) -> dict:
     return images.rendered(job.action, mapped, _image_facts(job), mounts.inside(job.folder))
 
 
-def write_spec(path: Path, job: Job, inside: dict) -> None:
-    """Write what `spec_inside` gave; the schema that its first line names lies beside it, as an
-    image of NVIDIA's has keys of its own and the folder may be carried elsewhere."""
+def write_spec(path: Path, job: Job, inside: dict, beside: str) -> None:
+    """Write what `spec_inside` gave; the schema that its first line names is written to `beside`,
+    below its folder: an image of NVIDIA's has keys of its own, and the folder may be carried
+    elsewhere."""
     schema = files.read_json(bundle.schema_path(job.action))
     if job.engine == images.ENGINE:
         schema = images.schema(job.action, _image_facts(job))
-    beside = path.with_suffix(".schema.json")
-    files.write_json(beside, schema)
-    document.dump(inside, path, job.action, beside.name)
+    files.write_json(path.parent / beside, schema)
+    document.dump(inside, path, job.action, beside)
+
+
+def spec_name(job: Job) -> str:
+    """Return the file in the job's folder that its program reads: of a folder that is carried
+    elsewhere spec.toml, which Docker's run.sh copies."""
+    is_as_written = "carried" in job.options and job.platform != "docker"
+    return record.SPEC if is_as_written else record.CONTAINER_SPEC
 
 
 def command(job: Job, spec: dict) -> list[str]:
@@ -95,7 +102,7 @@ def command(job: Job, spec: dict) -> list[str]:
         python=image_facts.get("python", "python3"),
         entry_script=image_facts.get("entry_script") if of_image else mounts.inside(script),
         program=engines.own_program(job.engine),
-        config=mounts.inside(job.folder / record.CONTAINER_SPEC),
+        config=mounts.inside(job.folder / spec_name(job)),
         job=mounts.inside(job.folder),
         scripts=mounts.inside(engines.programs(job) / "scripts"),
     )
@@ -141,7 +148,8 @@ def passed(job: Job, spec: dict) -> list[str]:
 def write(folder: Path, job: Job, spec: dict) -> Job:
     """Write the container's spec and the folders of its home; returns the record with the hash of
     that spec."""
-    write_spec(folder / record.CONTAINER_SPEC, job, spec_inside(job, spec))
+    path = folder / record.CONTAINER_SPEC
+    write_spec(path, job, spec_inside(job, spec), path.with_suffix(".schema.json").name)
     # A user that the image does not know has no home there, and programs write into theirs.
     for below in HOME_VARIABLES.values():
         (folder / below).mkdir(parents=True, exist_ok=True)
@@ -152,9 +160,20 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
     return replace(job, spec=job.spec | {"container_sha256": digest})
 
 
-def copy_programs(skill: Path) -> None:
-    """Copy what the container runs of this bundle, with what that reads: neither the commands of
-    people nor the packages that stand behind the engine's."""
+def needs_library(job: Job) -> bool:
+    """Return whether the job runs more of this bundle than the programs of in_container/, which
+    need nothing beside them: a dataset script of somebody's own may import it."""
+    brings_its_own = "entry_script" in job.options
+    return brings_its_own or any(word.endswith(STARTED_THERE) for word in job.command)
+
+
+def copy_programs(skill: Path, with_library: bool = True) -> None:
+    """Copy what a job's container runs of this bundle, with what that reads: neither the commands
+    of people nor the packages that stand behind the engine's."""
+    alone = Path("scripts", "in_container")
+    if not with_library:
+        shutil.copytree(bundle.ROOT / alone, skill / alone, ignore=shutil.ignore_patterns("__*"))
+        return
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         found = [name for name in names if name == "__pycache__"]

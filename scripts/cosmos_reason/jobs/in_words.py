@@ -55,16 +55,28 @@ def of_plan(job: Job, launch: Launch) -> str:
     return f"in {place}:\n{text}"
 
 
-def of_rendered(job: Job) -> str:
-    """Return what a job that is written out asks its place for, so that nobody opens the file."""
+def of_rendered(job: Job, launch: Launch) -> str:
+    """Return all that decides what a job that is written out does there, so that nobody opens its
+    files."""
     asked = _gpus_in_words(job.resources).replace("GPUs not chosen", "all GPUs")
     if job.platform == "slurm":
-        flags = takewhile(lambda word: word.startswith("--"), job.command[1:])
+        flags = list(takewhile(lambda word: word.startswith("--"), job.command[1:]))
         asked = " ".join(word for word in flags if not word.startswith(NOT_ASKED_OF_SLURM))
+        if "--mem=" not in " ".join(flags):
+            asked += "; memory: the partition's default, or --memory SIZE"
     elif job.platform == "kubernetes":
         count = job.resources["gpus_per_node"]
         asked = f"{job.resources['nodes']} pod(s) of {count or 'no'} GPUs"
-    return f"it asks for {asked}; its spec has the paths of {job.site or 'this machine'}"
+    written = dict.fromkeys([str(job.folder), *job.outputs.values()])
+    apart = [path for path in written if not Path(path).is_relative_to(job.folder)]
+    rows = {
+        "asks for": asked,
+        "image": job.image,
+        "runs": f"{job.action} with {job.engine}, "
+        + spec_in_words.with_batch(launch.case, launch.gpu_ids != [] and not launch.endpoint),
+        "writes": ", ".join(apart),
+    }
+    return "\n".join(f"  {name:8} {text}" for name, text in rows.items() if text)
 
 
 def _seen_in_docker(job: Job) -> str:

@@ -524,7 +524,9 @@ def test_the_bank_from_a_spec_to_the_gaps_and_a_search(tmp_path, dataset, tiny_m
     words = ["--spec", "tao.toml", "--platform", "docker", "--gpu-ids", 0, "--output", "carried"]
     succeed(tmp_path, "launch_job.py", "plan", "train", *words)
     carried = (tmp_path / "carried" / "run.sh").read_text()
-    assert "docker run" in carried and "cosmos-rl" in carried and str(dataset / "train") in carried
+    assert (
+        "docker_run.sh" in carried and "cosmos-rl" in carried and str(dataset / "train") in carried
+    )
     words = ["--spec", "tao.toml", "--engine", "transformers", "-o", "spec.toml"]
     words += sets(SMALL_CLIPS[1:], "custom.vision.")
     succeed(tmp_path, "build_spec.py", "train", *words)

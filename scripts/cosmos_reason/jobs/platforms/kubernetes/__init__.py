@@ -223,13 +223,13 @@ def manifest(job: Job, spec: dict) -> str:
 def write(folder: Path, job: Job, spec: dict) -> Job:
     files.write_text(folder / MANIFEST, manifest(job, spec))
     if _skill(job) == job.folder / SKILL:
-        containers.copy_programs(folder / SKILL)
+        containers.copy_programs(folder / SKILL, containers.needs_library(job))
     return containers.write(folder, job, spec)
 
 
 def _work(job: Job, spec: dict) -> Work:
     asked, places = job.options["kubernetes"], _places(job, spec)
-    looked_for = [("-e", mounts.inside(job.folder / record.CONTAINER_SPEC))]
+    looked_for = [("-e", mounts.inside(job.folder / containers.spec_name(job)))]
     for path, is_written in places:
         looked_for.append(("-w" if is_written else "-e", mounts.inside(path)))
     passed = containers.passed(job, spec)

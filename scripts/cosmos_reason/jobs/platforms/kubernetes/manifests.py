@@ -18,6 +18,7 @@ GRACE_SECONDS = 30
 # nobody remove it.
 A_MOMENT = {"cpu": "100m", "memory": "128Mi"}
 MOMENT_SECONDS = 300
+ONE_LINE = 100  # characters of an object that a manifest shows on one line
 # Looks for each path as `test` does, by the letter before it, and names all that fail.
 LOOK = """bad=0
 while [ $# -gt 0 ]; do
@@ -57,7 +58,7 @@ class Work:
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[dict] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
-    secret_may_lack: bool = False  # values that whoever applies the manifest does not have
+    secret_may_lack: bool = False  # whoever applies the manifest makes it, with what they have
 
     @property
     def metadata(self) -> dict:
@@ -78,9 +79,11 @@ def job(work: Work) -> dict:
     confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     literal = [(name, _literal(value)) for name, value in work.environment.items()]
     variables = [{"name": name, "value": value} for name, value in literal]
-    for name in work.secret_variables:
-        key = {"name": work.name, "key": name, "optional": work.secret_may_lack or None}
-        variables.append({"name": name, "valueFrom": {"secretKeyRef": key}})
+    if not work.secret_may_lack:
+        for name in work.secret_variables:
+            key = {"name": work.name, "key": name}
+            variables.append({"name": name, "valueFrom": {"secretKeyRef": key}})
+    all_of_it = [{"secretRef": {"name": work.name, "optional": True}}]
     # Fails, naming the paths, where the volumes do not hold what this machine has there.
     check = {
         "name": CHECK,
@@ -98,6 +101,7 @@ def job(work: Work) -> dict:
         "command": _literals(work.words),
         "workingDir": work.working_dir,
         "env": variables,
+        "envFrom": all_of_it if work.secret_may_lack else None,
         "resources": {"requests": with_gpus, "limits": with_gpus},
         "securityContext": confined,
         "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}],
@@ -226,11 +230,23 @@ def shown(work: Work) -> str:
     documents = [job(work)]
     if work.nodes > 1:
         documents.append(service(work))
-    text = yaml.safe_dump_all(documents, sort_keys=False, width=100, allow_unicode=True)
+
+    class Short(yaml.SafeDumper):
+        """Writes what fits on a line on one, and words one after the other: whoever reviews it has
+        less to read."""
+
+        def represent_data(self, value):
+            node = super().represent_data(value)
+            if isinstance(value, list | dict):
+                are_words = isinstance(value, list) and all(isinstance(one, str) for one in value)
+                node.flow_style = are_words or len(str(value)) < ONE_LINE
+            return node
+
+    text = yaml.dump_all(documents, Dumper=Short, sort_keys=False, width=100, allow_unicode=True)
     if work.secret_variables:
         names = ", ".join(work.secret_variables)
         told = f"Needs the Secret {work.name} with {names}; submit makes it."
         if work.secret_may_lack:
-            told = f"Reads the Secret {work.name}, where there is one, for\n# {names}."
+            told = f"Its variables are those of the Secret {work.name}, too, where there is one."
         text = f"# {told}\n{text}"
     return text

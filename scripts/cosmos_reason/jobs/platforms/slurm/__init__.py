@@ -217,18 +217,20 @@ def unseen(job: Job, spec: dict) -> list[Finding]:
     return paths.check(where, job)
 
 
-def write(folder: Path, job: Job, spec: dict) -> Job:
+def write(folder: Path, job: Job, spec: dict, directives: list[str] | None = None) -> Job:
+    """Write the batch script and the environment; with `directives` (flags of sbatch) those of a
+    folder that is carried elsewhere, whose spec is there already."""
     if job.image is None:
         values = engines.environment_on_host(job, script.program(job))
         if modules.load(job.options):
             values = {"PATH": modules.path()} | values
     else:
-        job = containers.write(folder, job, spec)
+        job = job if directives else containers.write(folder, job, spec)
         values = containers.values(job)
     # By its id the processes of a run are found, and results tell whose they are.
     if "carried" not in job.options:  # else the run gets its id when it starts
         values |= {MARK: job.job_id}
-    script.write(folder, job, spec, values, paths.needed(job))
+    script.write(folder, job, spec, values, paths.needed(job), directives)
     return job
 
 

@@ -14,8 +14,6 @@ from cosmos_reason.remote.machine import Host
 
 NAME = re.compile(r"[A-Za-z0-9/][\w./+@=-]{0,199}", re.ASCII)
 PYTHON = "python3"
-# A batch script is no login shell: the command `module` comes with this.
-PROFILE = ". /etc/profile\n"
 NEEDED = ("torch", "transformers", "peft")
 # What stands against the Python of the modules, on one line.
 ASK = """import importlib.util, sys

@@ -1,9 +1,9 @@
 """The batch script of a job on SLURM. Its arguments are the program and its arguments, so that no
 value of a user is a part of a script; what is, is quoted.
 
-On the first node it reads the environment, which it then removes, and starts one launcher on each
-node with srun. A launcher runs the program and notes its exit code; of several nodes it adds what
-differs from node to node.
+It says what differs from job to job, and reads the rest (scripts/in_container/slurm_job.sh): on the
+first node that reads the environment, which it then removes, and starts slurm_node.sh on each node
+with srun, which runs the program and notes its exit code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.job_folder import MARK
-from cosmos_reason.jobs import containers, engines, mounts, record
-from cosmos_reason.jobs.platforms.slurm import modules
+from cosmos_reason.jobs import containers, engines, mounts
 from cosmos_reason.jobs.record import Job
 
 BATCH = "launch.sbatch"
@@ -30,110 +29,20 @@ KEPT = re.compile(
     re.ASCII,
 )
 NOT_IN_MOUNTS = re.compile(r"[\s:,]|[^ -~]")
+LOOK_SECONDS = 60  # until a node has to see what it needs: what was just made NFS may show late
+# What every job does stands in slurm_job.sh of the bundle, which says what these are.
 TEXT = """#!/bin/bash
-# {job_id}: {nodes} nodes, one launcher on each. Handed to sbatch with the program as its arguments.
-job={job}
-trap : TERM
-note() {{ printf '%s\\n' "$2" > "$job/.$1" && mv "$job/.$1" "$job/$1"; }}
-if [ -e "$job/{cancel}" ]; then note {ended} 143; exit 143; fi
-folder={folder}
-cd "$folder" || {{ {unseen} "$folder" "$SLURMD_NODENAME" >&2; note {ended} 1; exit 1; }}
-{profile}set -a
-. "$job/{environment}" || {{ note {ended} 1; exit 1; }}
-set +a
-{begin}note {started} "$(date +%s) $SLURM_JOB_ID"
-{modules}{several}srun {flags} sh -c {launcher} launcher "$@"
-code=$?
-{finish}note {ended} "$code"
-exit "$code"
+{directives}# {title}
+job={job} folder={folder} seen={seen}
+environment={environment}
+meet={meet} requeue={requeue} modules=({modules})
+needed=({needed}) patience={patience}
+srun=({srun})
+action={action}
+{carried}. {programs}/slurm_job.sh || exit 1
 """
-# The file with secrets goes when it was read. A job that may be begun anew needs it then, and
-# forgets how its start before went.
-ONCE = 'rm -f "$job/{environment}"\n'
-ANEW = 'rm -f "$job/{ended}" "$job"/{node_exit}\n'
-NAMED = f'export {MARK}=$(cat "$job/run.id")\n'
-ANEW_END = """set -- "$job"/{node_exit}  # of work that was lost with its node srun says 0
-if [ "$code$#" = 0{nodes} ] && [ -e "$1" ] && ! grep -qv ' 0$' "$@"; then
-  rm -f "$job/{environment}"
-fi
-"""
-# What the launchers of several nodes are told. Ports that nobody listens on, on the first node,
-# which this script runs on; another job there begins to look elsewhere.
-SEVERAL = """addresses=
-for name in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-  address=$(scontrol show node "$name" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
-  addresses=$addresses${addresses:+;}${address:-$name}
-done
-port=$((20000 + SLURM_JOB_ID * 16 % 20000))
-# The kernel's tables of sockets have ports in hexadecimal digits; the state 0A is listening.
-free_port() {
-  while grep -qs ":$(printf %04X "$port") [0-9A-F]*:[0-9A-F]* 0A" /proc/net/tcp /proc/net/tcp6
-  do port=$((port + 1)); done
-}
-free_port
-export COSMOS_REASON_CONTROLLER_PORT=$port
-port=$((port + 1))
-free_port
-export COSMOS_REASON_RENDEZVOUS_PORT=$port
-export COSMOS_REASON_NODE_ADDRESSES=$addresses
-"""
-# Before the time limit SLURM sends USR1 to every process: the trainer alone takes it.
-LAUNCHER = """trap : TERM
-trap '' USR1
-{look}{several}"$@"
-code=$?
-note "$code"
-exit "$code"
-"""
-NOTE = """note() {{
-  end={job}/node.$SLURM_NODEID.exit
-  {{
-    printf '%s %s\\n' "$SLURMD_NODENAME" "$1" > "$end.part" && mv "$end.part" "$end"
-  }} 2>/dev/null
-}}
-"""
-# Each node looks for what it needs, which none may have done before. `look` gets flags of `test`,
-# each with its path. What was made a moment ago NFS may show late.
-LOOK_SECONDS = 60
-LOOK = """look() {{
-  say=$1
-  absent=
-  shift
-  while [ $# -gt 1 ]; do
-    if ! test "$1" "$2"; then
-      absent=$2
-      ls "${{2%/*}}/" >/dev/null 2>&1  # NFS then asks its server
-      if [ "$say" ]; then {unseen} "$2" "$SLURMD_NODENAME" >&2; fi
-    fi
-    shift 2
-  done
-  [ -z "$absent" ]
-}}
-seconds={seconds}
-until look "" {needed}; do
-  if [ "$seconds" -le 0 ]; then look say {needed}; note 1; exit 1; fi
-  seconds=$((seconds - 2))
-  sleep 2
-done
-"""
-UNSEEN = (
-    "printf 'error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what "
-    "the login node has there: use storage that the nodes share\\n'"
-)
-FIRST = "first=${COSMOS_REASON_NODE_ADDRESSES%%;*}\n"
-SEVERAL_OF_COSMOS_RL = """program=$1
-shift
-where="--url $first:$COSMOS_REASON_CONTROLLER_PORT"
-if [ "$SLURM_NODEID" = 0 ]; then where="--port $COSMOS_REASON_CONTROLLER_PORT"; fi
-set -- "$program" --num-workers "$SLURM_JOB_NUM_NODES" --worker-idx "$SLURM_NODEID" \\
-  --node-ip-list "$COSMOS_REASON_NODE_ADDRESSES" $where \\
-  --rdzv-port "$COSMOS_REASON_RENDEZVOUS_PORT" "$@"
-"""
-# The words of TORCHRUN stand behind the program; which node this is goes behind them.
-SEVERAL_OF_TORCHRUN = """program=$1
-shift {count}
-set -- "$program" {torchrun} --node-rank="$SLURM_NODEID" --rdzv-backend=static \\
-  --rdzv-endpoint="$first:$COSMOS_REASON_RENDEZVOUS_PORT" "$@"
+CARRIED = """new=({new}) outputs=({outputs})
+set -- {program}
 """
 
 
@@ -142,62 +51,54 @@ def program(job: Job) -> str:
     return job.command[job.command.index(str(job.folder / BATCH)) + 1]
 
 
-def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
+def new_outputs(job: Job) -> list[str]:
+    """Return the outputs that have to be empty when a carried run begins: those outside of the
+    job's folder, unless it goes on where a first attempt wrote."""
+    outside = [path for path in job.outputs.values() if job.folder not in Path(path).parents]
+    return [] if job.retry_of else outside
+
+
+def text(
+    job: Job, spec: dict, needed: list[tuple[str, Path]], directives: list[str] | None = None
+) -> str:
     """Return the batch script. `needed`: what each node has to have, each with the flag of `test`
-    that says so."""
-    several = job.resources["nodes"] > 1
-    names = {"environment": ENVIRONMENT, "ended": ENDED, "node_exit": NODE_EXIT}
-    names["nodes"] = job.resources["nodes"]
-    is_requeued, is_carried = "requeue" in job.options, "carried" in job.options
-    in_container = job.image is not None
-    folder = mounts.inside(job.folder) if in_container else str(job.folder)
-    load = modules.load(job.options)
-    begin = ANEW if is_requeued else ONCE
-    if is_carried:  # its environment has no secrets and stays; job.sbatch has given the run its id
-        begin = NAMED + (ANEW if is_requeued else "")
-    if in_container:  # Pyxis mounts it there, or does not start
+    that says so. `directives` are the flags of sbatch of a script that is carried elsewhere, which
+    gives the run its id when it starts."""
+    meet = ""
+    if job.resources["nodes"] > 1:
+        meet = "cosmos-rl" if bundle.is_cosmos_rl(job.engine) else "torchrun"
+    if job.image is not None:  # Pyxis mounts what it needs, or does not start
         needed = []
+    title, carried = f"{job.job_id}, handed to sbatch with its program as the arguments", ""
+    if directives is not None:
+        title = f"{job.action} with {job.engine}: sbatch starts it, with the secrets of its shell"
+        carried = CARRIED.format(
+            new=shlex.join(new_outputs(job)),
+            outputs=shlex.join(dict.fromkeys(job.outputs.values())),
+            program=shlex.join(job.command[job.command.index(str(job.folder / BATCH)) + 1 :]),
+        )
     return TEXT.format(
-        job_id=job.job_id,
-        nodes=job.resources["nodes"],
+        directives="".join(f"#SBATCH {shlex.quote(flag)}\n" for flag in directives or ()),
+        title=title,
         job=shlex.quote(str(job.folder)),
-        folder=shlex.quote(str(job.folder) if in_container else job.working_dir),
-        unseen=UNSEEN,
-        cancel=record.CANCEL,
-        environment=ENVIRONMENT,
-        started=STARTED,
-        ended=ENDED,
-        begin=begin.format(**names),
-        finish=ANEW_END.format(**names) if is_requeued and not is_carried else "",
-        profile=modules.PROFILE if load else "",
-        modules=f"{load} || {{ note {ENDED} 1; exit 1; }}\n" if load else "",
-        several=SEVERAL if several else "",
-        flags=shlex.join(_srun_flags(job, spec)),
-        launcher=shlex.quote(launcher(job, folder, needed)),
+        folder=shlex.quote(str(job.folder) if job.image is not None else job.working_dir),
+        seen=shlex.quote(str(mounts.inside(job.folder) if job.image is not None else job.folder)),
+        environment=shlex.quote(str(job.folder / environment_of(job))),
+        meet=meet,
+        modules=shlex.join(job.options.get("modules", [])),
+        requeue="yes" if "requeue" in job.options else "",
+        needed=shlex.join(word for flag, path in needed for word in (flag, str(path))),
+        patience=LOOK_SECONDS,
+        srun=shlex.join(_srun_flags(job, spec)),
+        action="" if directives is None else job.action,
+        carried=carried,
+        programs=shlex.quote(str(engines.programs(job) / "scripts" / "in_container")),
     )
 
 
-def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
-    """Return the script of each node, which finds the job in `folder`."""
-    words = shlex.join(word for flag, path in needed for word in (flag, str(path)))
-    look = LOOK.format(unseen=UNSEEN, seconds=LOOK_SECONDS, needed=words) if needed else ""
-    several = ""
-    if job.resources["nodes"] > 1 and bundle.is_cosmos_rl(job.engine):
-        several = FIRST + SEVERAL_OF_COSMOS_RL
-    elif job.resources["nodes"] > 1:
-        torchrun = shlex.join(engines.TORCHRUN)
-        count = 1 + len(engines.TORCHRUN)
-        several = FIRST + SEVERAL_OF_TORCHRUN.format(count=count, torchrun=torchrun)
-    return NOTE.format(job=shlex.quote(folder)) + LAUNCHER.format(look=look, several=several)
-
-
 def _srun_flags(job: Job, spec: dict) -> list[str]:
-    nodes = job.resources["nodes"]
-    flags = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-    # sbatch was told to export nothing; the step is to have what this script has.
-    flags += ["--export=ALL", "--kill-on-bad-exit=1", "--input=none"]
-    if nodes == 1:  # the log is to show progress at once; lines of several nodes stay whole
-        flags.append("--unbuffered")
+    """Return the flags of srun that differ from job to job."""
+    flags = []
     if "cpus" in job.options:
         flags.append(f"--cpus-per-task={job.options['cpus']}")
     if job.image is None:
@@ -205,16 +106,12 @@ def _srun_flags(job: Job, spec: dict) -> list[str]:
     bound = []
     for path, is_writable in mounts.places(job, spec):
         bound.append(f"{path}:{mounts.inside(path)}:{'rw' if is_writable else 'ro'}")
-    names = sorted({*containers.values(job), *containers.passed(job, spec)})
-    if "carried" in job.options:
-        names.append(MARK)
     return [
         *flags,
         f"--container-image={enroot_name(job.image)}",
         f"--container-mounts={','.join(bound)}",
         f"--container-workdir={mounts.inside(job.folder)}",
         "--no-container-mount-home",
-        f"--container-env={','.join(names)}",
     ]
 
 
@@ -226,25 +123,45 @@ def enroot_name(image: str) -> str:
     return f"{registry}#{name}" if is_registry else image
 
 
+def environment_of(job: Job) -> str:
+    """Return where the job's folder has its variables: carried elsewhere they are no secrets, and
+    lie with what nobody has to read."""
+    return f"skill/{ENVIRONMENT}" if "carried" in job.options else ENVIRONMENT
+
+
 def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
     """Return a file of the shell that sets the job's variables. `values` are those that every such
     job gets; of this machine's it gets what it needs, and what was asked for by name."""
-    if "carried" in job.options:  # secrets come with the submitting shell, by name
-        lines = [f"{name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
-        return "".join(lines).encode()
+    is_carried = "carried" in job.options
     names = containers.passed(job, spec)
-    found = values | {name: os.environ[name] for name in names}
-    if job.image is None:
-        found = {name: os.environ[name] for name in filter(KEPT.fullmatch, os.environ)} | found
+    found = values
+    if not is_carried:  # else secrets come with the submitting shell, by name
+        found = values | {name: os.environ[name] for name in names}
+        if job.image is None:
+            kept = {name: os.environ[name] for name in filter(KEPT.fullmatch, os.environ)}
+            found = kept | found
     lines = [f"{name}={shlex.quote(value)}\n" for name, value in sorted(found.items())]
+    if job.image is not None:
+        given = {*values, *names, *([MARK] if is_carried else ())}
+        lines.append(f"container_env={','.join(sorted(given))}\n")
+        if is_carried:
+            # Empty folders are lost on the way through git.
+            homes = [str(job.folder / below) for below in containers.HOME_VARIABLES.values()]
+            lines.append(f"mkdir -p {shlex.join(homes)}\n")
     return "".join(lines).encode(errors="surrogateescape")
 
 
 def write(
-    folder: Path, job: Job, spec: dict, values: dict[str, str], needed: list[tuple[str, Path]]
+    folder: Path,
+    job: Job,
+    spec: dict,
+    values: dict[str, str],
+    needed: list[tuple[str, Path]],
+    directives: list[str] | None = None,
 ) -> None:
     """Write the batch script and the environment, which nobody else may read."""
-    (folder / BATCH).write_bytes(text(job, spec, needed).encode(errors="surrogateescape"))
-    descriptor = os.open(folder / ENVIRONMENT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    written = text(job, spec, needed, directives)
+    (folder / BATCH).write_bytes(written.encode(errors="surrogateescape"))
+    descriptor = os.open(folder / environment_of(job), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as handle:
         handle.write(environment(job, spec, values))
