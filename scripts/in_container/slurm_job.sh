@@ -3,6 +3,7 @@
 #   seen           the job's folder as the work sees it, which may be in a container
 #   environment    a file of the shell with the job's variables, and container_env, their names
 #   meet           how several nodes meet (torchrun, cosmos-rl); empty for one node
+#   programs       the folder of this file
 #   modules        environment modules that the job loads
 #   needed         paths that each node has to have, each behind its flag of `test`
 #   patience       seconds for which a node waits for them
@@ -10,7 +11,6 @@
 #   requeue        yes where SLURM may begin the job anew
 #   action, new, outputs    of a folder that plan --output wrote, whose run gets its id here
 # and the program with its arguments as the script's own.
-programs=${BASH_SOURCE[0]%/*}
 node=$(cat "$programs/slurm_node.sh")
 unseen='error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what the '
 unseen=$unseen'login node has there: use storage that the nodes share\n'

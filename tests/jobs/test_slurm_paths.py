@@ -115,6 +115,18 @@ def test_an_error_of_the_first_node_is_in_the_log(site, monkeypatch):
     assert "error: JOB-SLURM-PATHS /none-such: got nothing" in done.stderr
 
 
+def test_a_first_node_that_cannot_see_the_skill_says_so(site, monkeypatch):
+    job = submitted(site, monkeypatch)
+    script = (job.folder / slurm_script.BATCH).read_text().replace(str(PROGRAMS), "/none-such")
+    variables = {"SLURMD_NODENAME": "n7", "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "3"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and not (job.folder / slurm_script.STARTED).exists()
+    (found,) = diagnosis.diagnose(done.stderr.splitlines(), "log.txt", "train")
+    assert found.id == "JOB-SLURM-PATHS" and "node n7" in found.message
+
+
 # -- before a job of several nodes ---------------------------------------------------------------
 
 

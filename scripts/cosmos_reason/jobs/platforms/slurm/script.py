@@ -39,7 +39,13 @@ meet={meet} requeue={requeue} modules=({modules})
 needed=({needed}) patience={patience}
 srun=({srun})
 action={action}
-{carried}. {programs}/slurm_job.sh || exit 1
+{carried}programs={programs}
+. "$programs/slurm_job.sh" || {{
+  printf 'error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, ' \
+    "$programs" "$SLURMD_NODENAME" >&2
+  echo 'expected the skill: use storage that the nodes share' >&2
+  exit 1
+}}
 """
 CARRIED = """new=({new}) outputs=({outputs})
 set -- {program}
