@@ -3,7 +3,6 @@ memory. Enter at `predict`."""
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 
@@ -25,46 +24,51 @@ def predict(dataset: Survey, action: str, spec: dict, engine: str, is_trained: b
     Samples that do not fit or cannot be sampled become problems of `dataset`, with the override
     that mends them.
     """
-    _, limit, _ = record_tokens.room_for_prompt(action, spec)
+    room = record_tokens.room(action, spec)
     costs = record_tokens.tokens_for_spec(tables(dataset), spec)
-    _check_lengths(dataset, costs, action, spec)
+    too_long = room.too_long(costs)
+    if too_long:
+        _tell_lengths(dataset, costs, too_long, room, spec)
     _check_sampling(dataset, costs, spec)
     if sampling.VisionOptions.from_spec(spec).fps:
         check_rates(dataset, is_gate=action == "train" and engine == "tao")
     totals = [cost.total for cost in costs]
     vision_totals = [cost.vision for cost in costs]
     prediction = {
-        "limit": limit,
+        "limit": room.most,
         "tokens": spread(totals, ("p50", "p95", "max")),
         "vision_tokens": spread(vision_totals, ("p50", "p95", "max")),
         "frames": spread(cost.frames for cost in costs if cost.frames),
-        "too_long": sum(total > limit for total in totals),
+        "too_long": len(too_long),
     }
     if action == "train" and is_trained:
         prediction |= _loading(dataset, spec, engine, max(vision_totals, default=0))
     return prediction
 
 
-def _check_lengths(dataset: Survey, costs: list, action: str, spec: dict) -> None:
-    """Samples with more tokens than `spec` leaves room for."""
-    key, limit, generated = record_tokens.room_for_prompt(action, spec)
-    longest = max((cost.total for cost in costs), default=0)
-    if longest <= limit:
-        return
-    needed = math.ceil((longest + generated) / 1024) * 1024
-    advice = f"fewer pixels cost less, and {key}={needed} takes all"
-    dataset.tally.fixes["DATA-TOKENS"] = Fix(changes={key: needed})
-    too_long = [row for row, cost in enumerate(costs) if cost.total > limit]
-    name, frames = record_tokens.frames_that_fit(tables(dataset), too_long, spec, limit)
+def _tell_lengths(
+    dataset: Survey,
+    costs: list[record_tokens.RecordTokens],
+    too_long: list[int],
+    room: record_tokens.Room,
+    spec: dict,
+) -> None:
+    """Report the rows with more tokens than there is room for, and what makes room: fewer frames
+    where some number of them fits all, else a longer sequence."""
+    needed = room.limit_for(costs)
+    advice = f"fewer pixels cost less, and {room.key}={needed} takes all"
+    dataset.tally.fixes["DATA-TOKENS"] = Fix(changes={room.key: needed})
+    name, frames = record_tokens.frames_that_fit(tables(dataset), too_long, spec, room.most)
     if frames:
         dataset.tally.fixes["DATA-TOKENS"] = Fix(changes={name: frames})
-        advice = f"at most {name.rpartition('.')[2]}={frames} fits, {key}={needed} takes all frames"
+        advice = f"at most {name.rpartition('.')[2]}={frames} fits"
+        advice += f", {room.key}={needed} takes all frames"
     for row in too_long:
-        message = f"got {costs[row].total} tokens, expected at most {limit} ({advice})"
+        message = f"got {costs[row].total} tokens, expected at most {room.most} ({advice})"
         dataset.tally.add("DATA-TOKENS", dataset.indices[row], costs[row].id, message)
 
 
-def _check_sampling(dataset: Survey, costs: list, spec: dict) -> None:
+def _check_sampling(dataset: Survey, costs: list[record_tokens.RecordTokens], spec: dict) -> None:
     """Report clips that cannot be sampled as `spec` says, and lists of more pictures than it
     samples, all of which are shown; propose the number of frames that every clip has."""
     for index, cost in zip(dataset.indices, costs, strict=True):

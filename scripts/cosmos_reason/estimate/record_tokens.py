@@ -6,10 +6,11 @@ import bisect
 import copy
 import functools
 import itertools
+import math
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure, Finding, bad_input
@@ -32,6 +33,11 @@ from cosmos_reason.spec.document import get, set_value
 from cosmos_reason.spec.keys import RESPONSE_MODE
 from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
 
+if TYPE_CHECKING:
+    import pyarrow as arrow
+
+Counts = text_tokens.Estimate | text_tokens.Tokenizer
+Tables = tuple["arrow.Table", "arrow.Table"]  # clips, records
 PIXEL_BYTES = 4 * 3  # float32 RGB, as media wait in host memory
 FRAME_PIXEL_BYTES = 3  # as decoded frames are kept
 TORCH_PREFETCH = 2  # batches ahead of each worker, when the spec does not say
@@ -57,7 +63,7 @@ class RecordTokens(NamedTuple):
         return self.text + self.vision
 
 
-def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
+def tokens_for_spec(facts: Path | str | Tables, spec: dict) -> list[RecordTokens]:
     """Return tokens of every record of a dataset under a training or evaluation spec, in record
     order: with the spec's system prompt; reasoning counts when its response_mode trains on it, and
     the last answer unless it is to be generated. With the tokenizer that the facts were counted
@@ -92,7 +98,7 @@ def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
     return found
 
 
-def frames_that_fit(facts, rows: list[int], spec: dict, limit: int) -> tuple[str, int]:
+def frames_that_fit(facts: Tables, rows: list[int], spec: dict, limit: int) -> tuple[str, int]:
     """Return (key, most frames) with which these rows of a dataset's two tables cost at most
     `limit` tokens; 0 when no number of frames does."""
     clips, records = facts
@@ -113,7 +119,7 @@ def frames_that_fit(facts, rows: list[int], spec: dict, limit: int) -> tuple[str
     return key, (first - 1) * FRAME_FACTOR if first > fewest else 0
 
 
-def records_without_rate(facts) -> dict[int, str]:
+def records_without_rate(facts: Path | str | Tables) -> dict[int, str]:
     """Return {row: id} of the records that have a clip and no video_fps; `facts` as for
     tokens_for_spec. None in facts of a version that did not note it."""
     clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
@@ -130,7 +136,7 @@ def records_without_rate(facts) -> dict[int, str]:
     return found
 
 
-def records_of_pictures(facts) -> list[str]:
+def records_of_pictures(facts: Path | str | Tables) -> list[str]:
     """Return ids of the records with a video that is given as pictures; `facts` as for
     tokens_for_spec."""
     clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
@@ -139,12 +145,12 @@ def records_of_pictures(facts) -> list[str]:
     return [name for name, used in rows if any(pictures[clip] for clip in used)]
 
 
-def _column(table, name: str) -> list:
+def _column(table: arrow.Table, name: str) -> list:
     """Return a column of facts, of which those of an earlier version have fewer."""
     return table.column(name).to_pylist() if name in table.column_names else [0] * len(table)
 
 
-def _more_text(records, spec: dict, counts) -> Iterable[int]:
+def _more_text(records: arrow.Table, spec: dict, counts: Counts) -> Iterable[int]:
     """Return what each record's text costs more, or less, than its turns."""
     column = functools.partial(_column, records)
     changes = []
@@ -168,19 +174,39 @@ def _more_text(records, spec: dict, counts) -> Iterable[int]:
     return map(sum, zip(*changes, strict=True)) if changes else itertools.repeat(0)
 
 
-def timestamp_tokens(indices: list[int], video_fps: float, counts, frames: int = 2) -> int:
-    """Return tokens of frame markers: per so many `frames` `<T seconds>` and two marks; `counts` is
-    text_tokens' own."""
+def timestamp_tokens(indices: list[int], clip_fps: float, counts: Counts, frames: int = 2) -> int:
+    """Return tokens of frame markers: per so many `frames` `<T seconds>` and two marks."""
     blocks = zip(indices[::frames], indices[frames - 1 :: frames], strict=True)
-    return sum(counts.marker((first / video_fps + last / video_fps) / 2) for first, last in blocks)
+    return sum(counts.marker((first / clip_fps + last / clip_fps) / 2) for first, last in blocks)
 
 
-def room_for_prompt(action: str, spec: dict) -> tuple[str, int, int]:
-    """Return (the key that limits a sequence, tokens that are left for a prompt or a training
-    sample, those kept free for what is generated) of a complete spec."""
+class Room(NamedTuple):
+    """What a sequence may hold: `limit` tokens, as `key` says, `generated` of which are kept for
+    what a model writes."""
+
+    key: str
+    limit: int
+    generated: int
+
+    @property
+    def most(self) -> int:
+        """Return the most tokens of a prompt or a training sample."""
+        return self.limit - self.generated
+
+    def too_long(self, records: list[RecordTokens]) -> list[int]:
+        """Return the rows of the records that do not fit."""
+        return [row for row, record in enumerate(records) if record.total > self.most]
+
+    def limit_for(self, records: list[RecordTokens]) -> int:
+        """Return the limit with which the longest of the records fits, a multiple of 1024."""
+        longest = max(record.total for record in records)
+        return math.ceil((longest + self.generated) / 1024) * 1024
+
+
+def room(action: str, spec: dict) -> Room:
+    """Return what a sequence may hold under a complete spec of `action`."""
     key, generated = actions.LENGTHS[action]
-    kept = get(spec, generated) if generated else 0
-    return key, get(spec, key) - kept, kept
+    return Room(key, get(spec, key), get(spec, generated) if generated else 0)
 
 
 def loader_bytes(train: dict, vision_tokens: int, patch: int, frames: int = FRAME_FACTOR) -> int:
@@ -203,14 +229,14 @@ def frame_bytes(patch: int, frames: int = FRAME_FACTOR) -> int:
 def _clip_cost(
     options: VisionOptions,
     patch: int,
-    counts,
+    counts: Counts,
     writes_times: bool,
-    kind,
-    height,
-    width,
-    frames,
-    fps,
-    pictures,
+    kind: str | None,
+    height: int,
+    width: int,
+    frames: int,
+    fps: float,
+    pictures: str,
 ) -> tuple[int, int] | Finding:
     """Return (tokens with their markers, frames), or the finding that says why the clip cannot be
     sampled."""
@@ -230,7 +256,7 @@ def _clip_cost(
         return failure.findings[0]
 
 
-def _read_tables(path: Path):
+def _read_tables(path: Path) -> Tables:
     import pyarrow.parquet as parquet
 
     facts = read_json(path)

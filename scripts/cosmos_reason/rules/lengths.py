@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
@@ -18,38 +16,36 @@ LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordin
 TOKENS = ("{vision}", "{model}")  # what the tokens of a record depend on
 
 
-def limit_and_room(case: Case) -> tuple[int, int]:
-    """Return the longest sequence, and how much of it is kept for what is generated."""
-    limit, generated = actions.LENGTHS[case.action]
-    return case(limit), case(generated) if generated else 0
-
-
 def too_long(case: Case):
     """Return the records whose tokens, with room for what is generated, exceed the longest
     sequence."""
-    limit, room = limit_and_room(case)
-    long = [record for record in case.tokens if record.total > limit - room]
-    if not long:
+    if not case.tokens:
         return None
-    worst = max(record.total for record in long)
-    words = f"{len(long)} of {len(case.tokens)} records have up to {worst} tokens"
-    return words, [record.id for record in long]
+    from cosmos_reason.estimate import record_tokens
+
+    rows = record_tokens.room(case.action, case.full).too_long(case.tokens)
+    if not rows:
+        return None
+    worst = max(record.total for record in case.tokens)
+    words = f"{len(rows)} of {len(case.tokens)} records have up to {worst} tokens"
+    return words, [case.tokens[row].id for row in rows]
 
 
 def longer_max_length(case: Case) -> int | Fix | None:
     """Return a length in which every record fits, or, when that is beyond the default, a pixel
     budget that makes them fit."""
-    limit, room = limit_and_room(case)
-    longest = max(record.total for record in case.tokens)
-    needed = math.ceil((longest + room) / 1024) * 1024
-    if needed <= max(limit, DEFAULT_LENGTH):
+    from cosmos_reason.estimate import record_tokens
+
+    room = record_tokens.room(case.action, case.full)
+    needed = room.limit_for(case.tokens)
+    if needed <= max(room.limit, DEFAULT_LENGTH):
         return needed
     # Text cannot get shorter; what is left of the sequence is for frames, with a tenth to spare.
-    left = limit - room - max(record.total - record.vision for record in case.tokens)
+    left = room.most - max(record.text for record in case.tokens)
     budget = {case.vision + "total_pixels": max(1, int(0.9 * left)) * case.token_side**2}
     for changes in (budget, budget | {case.vision + "min_pixels": None}):
         records = case.tokens_with(changes)  # none where the changes make no sense
-        if records and all(record.total <= limit - room for record in records):
+        if records and not room.too_long(records):
             return Fix(changes=changes)
     return None
 
@@ -90,16 +86,17 @@ def are_lengths_known(case: Case) -> bool:
 
 def beyond_positions(case: Case) -> str:
     positions = model_names.positions(case.model)
-    limit, _ = limit_and_room(case)
+    limit = case(actions.LENGTHS[case.action][0])
     return f"the model has {positions} positions" if positions and limit > positions else ""
 
 
 def length_of_positions(case: Case) -> int | None:
     """Return the model's positions, unless a record is longer."""
     positions = model_names.positions(case.model)
-    _, room = limit_and_room(case)
+    _, generated = actions.LENGTHS[case.action]
     longest = max((record.total for record in case.tokens), default=0)
-    return positions if longest + room <= positions else None
+    kept = case(generated) if generated else 0
+    return positions if longest + kept <= positions else None
 
 
 RULES = (
