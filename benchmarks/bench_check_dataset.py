@@ -98,7 +98,7 @@ def bench_records(folder, count):
     write_annotations(path, count)
     survey = (
         "from pathlib import Path\nfrom cosmos_reason.data import survey\n"
-        "survey.take(Path(sys.argv[1]), Path('.'), '')"
+        "survey.of_records(Path(sys.argv[1]), '')"
     )
     loads, ours = [], []
     for _ in range(2):

@@ -18,7 +18,7 @@ examples:
 """
 
 import copy
-import gc
+import itertools
 import shlex
 import sys
 from dataclasses import replace
@@ -33,11 +33,11 @@ from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import (
     arrival,
     clip_files,
-    clip_problems,
     held_out,
     overlap,
     shortcuts,
     survey,
+    whole_survey,
 )
 from cosmos_reason.data import checks as dataset_checks
 from cosmos_reason.data import facts as dataset_facts
@@ -192,13 +192,13 @@ def take_site(args) -> None:
     those that do not: nobody can look at them from here."""
     if not args.site:
         return
-    place = site.read(Path(args.site))
+    described = site.read(Path(args.site))
     absent = []
     for name in ("annotations", "media_path", "eval", "eval_media_path"):
         written = getattr(args, name)
         if not written or s3.is_uri(written):
             continue
-        setattr(args, name, place.here(written))
+        setattr(args, name, described.here(written))
         if not Path(getattr(args, name)).exists():
             absent.append(written)
     if absent:
@@ -208,7 +208,7 @@ def take_site(args) -> None:
         fix = Fix(command=f"add to {args.site}: {'; '.join(lines)}")
         raise f.bad_input("DATA-ELSEWHERE", absent[0], message, fix, lines=lines)
     if args.model:
-        args.model = place.here(args.model)
+        args.model = described.here(args.model)
 
 
 def arrived(args) -> cli.Outcome:
@@ -278,13 +278,13 @@ def spec_command(
     datasets: dict[str, survey.Survey],
     facts: str | None,
     meant: dict[str, object],
-    place: str | None,
+    site_file: str | None,
 ) -> tuple[str, ...]:
     """Return what makes a training spec of these data, with the values that were meant, for the
     site that was named."""
     tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
     words = ["build_spec.py", "train"]
-    words += ["--site", place] if place else []
+    words += ["--site", site_file] if site_file else []
     if sum(datasets["train"].asked) < min(dataset_checks.SIZES):
         words += ["--profile", dataset_checks.SMALL]
     for name, dataset in datasets.items():
@@ -352,36 +352,47 @@ def attempt(found: list[f.Finding], call, *args):
 
 
 def survey_dataset(annotations: str, media_path: str | None, spec: dict, args) -> survey.Survey:
-    from tqdm import tqdm
-
     source, path = annotation_file(annotations)
     model = document.get(spec, "policy.model_name_or_path") or document.get(
         spec, "model.model_name", ""
     )
-    gc.disable()  # records have no cycles: to look for some takes a tenth of a large check
-    dataset = survey.take(path, "", model, source)
-    gc.enable()  # clips that are opened have
-    dataset.media_path = clip_files.media_path(dataset, media_path)
+    cache = clip_checks.Cache()
+    look = partial(examine_clips, spec=spec, args=args, cache=cache)
+    dataset = whole_survey.take(path, media_path, model, look, source)
+    shortcuts.check(dataset)
     if "DATA-NOT-BUILT" in dataset.tally.first:
         index, message = dataset.tally.first["DATA-NOT-BUILT"]
         fix, remark = dataset_sources.command(str(path))
         dataset.tally.fixes["DATA-NOT-BUILT"] = fix
         dataset.tally.first["DATA-NOT-BUILT"] = (index, message + remark)
-    cache = clip_checks.Cache()
     if cache.problem:
         dataset.tally.add("DATA-CACHE", 0, "-", cache.problem)
-    files = clip_files.files(dataset)
-    options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
-    reports = examine_files(dataset, files, (args.decode, options, args.timeout, cache))
-    dataset.reports |= tqdm(
-        reports, total=len(files), desc=f.printable(path.name), unit="clip", disable=None
-    )
-    clip_problems.check_clips(dataset)
-    shortcuts.check(dataset)
     dataset.tally.fixes["DATA-MEDIA-TIMEOUT"] = Fix(
         flags={"--timeout": f"{min(4 * args.timeout, 86000):g}"}
     )
     return dataset
+
+
+def examine_clips(
+    dataset: survey.Survey, spec: dict, args, cache: clip_checks.Cache
+) -> clip_checks.Reports:
+    """Yield (clip number, report) of every clip, wherever it is, with a bar of those that are
+    known."""
+    from tqdm import tqdm
+
+    options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
+    files = clip_files.files(dataset)
+    packed = clip_files.members(dataset)
+    alone = {number: files[number] for number in files.keys() - packed.keys()}
+    reports = clip_checks.examine_all(alone, args.decode, options, args.timeout, cache)
+    if packed:
+        archive = Path(dataset.media_path)
+        of_members = clip_checks.examine_archive(
+            archive, packed, args.decode, options, args.timeout, cache
+        )
+        reports = itertools.chain(reports, of_members)
+    name = f.printable(dataset.annotations.name)
+    yield from tqdm(reports, total=len(files), desc=name, unit="clip", disable=None)
 
 
 def annotation_file(written: str) -> tuple[str, Path]:
@@ -411,16 +422,6 @@ def annotation_file(written: str) -> tuple[str, Path]:
         fix, remark = dataset_sources.command(written)
     message = "got a folder or table without annotations, expected an annotation file"
     raise f.bad_input("DATA-NOT-BUILT", written, message + remark, fix)
-
-
-def examine_files(dataset: survey.Survey, files: dict, how: tuple) -> clip_checks.Reports:
-    """Yield (clip number, report) of every file, wherever it is."""
-    packed = clip_files.members(dataset)
-    yield from clip_checks.examine_all(
-        {number: files[number] for number in files.keys() - packed.keys()}, *how
-    )
-    if packed:
-        yield from clip_checks.examine_archive(Path(dataset.media_path), packed, *how)
 
 
 def listing() -> cli.Outcome:

@@ -458,6 +458,14 @@ def test_a_problem_in_a_large_file_is_placed_by_record_and_line(tmp_path):
     assert "line 15002" in caught.value.findings[0].message
 
 
+@pytest.mark.parametrize("before", [1, 40_000])
+def test_the_line_that_is_no_utf_8_is_named(tmp_path, before):
+    lines = [json.dumps(record(number)).encode() for number in range(before)]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines, b'{"id": "\xff"}', b"{}"]))
+    with pytest.raises(Failure, match=rf"expected UTF-8 \(line {before + 1}\)"):
+        annotations.read(tmp_path / "a.jsonl")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: (

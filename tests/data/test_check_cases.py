@@ -109,7 +109,7 @@ def test_texts_alone_leak_too(tmp_path):
 
 def test_one_id_for_many_records_costs_no_time(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([record(0)] * 20_000))
-    found = survey.take(tmp_path / "a.json", tmp_path, "")
+    found = survey.of_records(tmp_path / "a.json", "")
     assert len(found.ids) == 20_000 and len(clip_files.files(found)) == 1
 
 

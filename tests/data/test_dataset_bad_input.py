@@ -6,6 +6,7 @@ import os
 import random
 import shlex
 import time
+from functools import partial
 
 import jsonschema
 import pytest
@@ -17,12 +18,17 @@ from support import run_script
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import clip_files, clip_problems, overlap, survey
+from cosmos_reason.data import clip_files, overlap, whole_survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
 
 EIGHT = VisionOptions(nframes=8)
+
+
+def examined(dataset, decode="none"):
+    for number, path in clip_files.files(dataset).items():
+        yield number, clip_checks.examine(path, decode, EIGHT)
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +60,9 @@ def test_odd_values_end_as_findings_and_facts(tmp_path, changes):
     for changed, (field, value) in zip(records, changes, strict=False):
         (changed["conversations"][1] if field == "value" else changed)[field] = value
     (tmp_path / "a.json").write_text(json.dumps(records))
-    found = survey.take(tmp_path / "a.json", tmp_path, "")
-    paths = clip_files.files(found)
-    for number, path in paths.items():
-        found.reports[number] = clip_checks.examine(path, "sampled", EIGHT)
-    clip_problems.check_clips(found)
+    found = whole_survey.take(
+        tmp_path / "a.json", str(tmp_path), "", partial(examined, decode="sampled")
+    )
     overlap.check(found, found)
     facts = dataset_facts.write_facts(found, tmp_path / "facts" / "facts.json")
     jsonschema.validate(facts, bundle.schema("dataset_facts"))
@@ -136,14 +140,10 @@ def test_mutated_files_of_every_format_end_as_findings_and_facts(tmp_path):
             )
         (tmp_path / "a.json").write_bytes(content)
         try:
-            found = survey.take(tmp_path / "a.json", tmp_path, "")
-            found.media_path = clip_files.media_path(found, None)
+            found = whole_survey.take(tmp_path / "a.json", None, "", examined)
         except Failure as failure:
             assert failure.exit_code == 2, content
             continue
-        for number, path in clip_files.files(found).items():
-            found.reports[number] = clip_checks.examine(path, "none", EIGHT)
-        clip_problems.check_clips(found)
         schema.validate(dataset_facts.facts(found))
         read += 1
         if time.monotonic() > end:

@@ -13,14 +13,14 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import annotations, conversations, survey
+from cosmos_reason.data import annotations, conversations, whole_survey
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.data.samples import Media
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions, frame_indices
-from cosmos_reason.preflight.data import look_at_clips
+from cosmos_reason.preflight.data import look_at_first_clips, supposed_clips
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import draft, mixture
 from cosmos_reason.spec import document
@@ -214,8 +214,8 @@ def test_pictures_in_an_archive_are_looked_at(packed, tmp_path):
     result, found = check(tmp_path, "--nframes", "8", "--html", tmp_path / "a.html")
     assert result["train"]["media_path"] == str(packed)
     assert not found and result["train"]["media"]["frames"]["max"] == 16
-    seen = survey.take(tmp_path / "annotations.json", packed, "")
-    assert not look_at_clips(seen)
+    seen = whole_survey.take(tmp_path / "annotations.json", str(packed), "", look_at_first_clips)
+    assert not supposed_clips(seen)
     assert sorted(report.facts.frames for report in seen.reports.values()) == [8, 16]
 
 

@@ -81,7 +81,7 @@ def encoded_lengths(samples, model, system):
 
 
 def surveyed(root, model):
-    found = survey.take(root / "annotations.json", "", str(model))
+    found = survey.of_records(root / "annotations.json", str(model))
     how = ("none", VisionOptions(nframes=6), 30.0, clip_checks.Cache())
     found.reports |= dict(clip_checks.examine_all(clip_files.files(found), *how))
     return found

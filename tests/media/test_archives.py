@@ -17,7 +17,7 @@ from clip_files import check, record, write_clip
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import sources as dataset_sources
-from cosmos_reason.data import survey
+from cosmos_reason.data import whole_survey
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.data.items import Reading
 from cosmos_reason.data.samples import Media
@@ -25,7 +25,7 @@ from cosmos_reason.evaluation import gaps
 from cosmos_reason.media import archives
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
-from cosmos_reason.preflight.data import look_at_clips
+from cosmos_reason.preflight.data import look_at_first_clips, supposed_clips
 from cosmos_reason.remote import s3
 
 
@@ -338,14 +338,16 @@ def test_check_and_preflight_read_its_headers(root, monkeypatch):
     result, findings = check(root)
     assert result["train"]["media_path"] == str(root / "videos.tar.gz") and not findings
     monkeypatch.setattr(archives, "BATCH", 2)
-    found = survey.take(root / "annotations.json", root / "videos.tar.gz", "")
-    (note,) = look_at_clips(found)
+    archive = str(root / "videos.tar.gz")
+    found = whole_survey.take(root / "annotations.json", archive, "", look_at_first_clips)
+    (note,) = supposed_clips(found)
     assert note.id == "PRE-DATA-SAMPLED" and "looked at 2 of 3" in note.message
     assert [report.facts.frames for report in found.reports.values()] == [16, 16, 16]
 
 
 def test_preflight_says_when_the_archive_holds_none_of_the_clips(root):
     write_archive(root / "videos.tar.gz", member("other/0.mp4"))
-    found = survey.take(root / "annotations.json", root / "videos.tar.gz", "")
-    assert not look_at_clips(found)
+    archive = str(root / "videos.tar.gz")
+    found = whole_survey.take(root / "annotations.json", archive, "", look_at_first_clips)
+    assert not supposed_clips(found)
     assert {report.check for report in found.reports.values()} == {"DATA-MEDIA-MISSING"}

@@ -1,9 +1,10 @@
 """Annotations in every format: read, checked, built.
 
 Enter at `annotations.read` (the samples of a file: `formats` makes LLaVA records of others,
-`records` makes a `samples.Sample` of each), `survey.take` with `checks.findings` (what is wrong
-with a dataset; `clip_problems` looks at its clips), `facts.write_facts`, `prediction.predict`, and
-`sources.open_source` with `writer.write` (a dataset from what people have).
+`records` makes a `samples.Sample` of each), `whole_survey.take` with `checks.findings` (what is
+wrong with a dataset; `record_tables` reads many of its records at once), `facts.write_facts`,
+`prediction.predict`, and `sources.open_source` with `writer.write` (a dataset from what people
+have).
 
 A build goes in four steps, of which `sources.read` is the one path. `table_files` reads rows;
 `nested_rows` and `label_tools` make plain rows of those that hold others; `roles` says what each

@@ -12,7 +12,8 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.formats import as_llava, row_of_table
 from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.record_checks import CHECKS, Tally
+from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
+from cosmos_reason.data.record_tables import RecordTable
 from cosmos_reason.data.records import id_and_media, parse
 from cosmos_reason.data.samples import Sample
 from cosmos_reason.spec.values import shown
@@ -71,6 +72,10 @@ def stream(
         number = f"record-{index}"
         if records.oddities:
             tally.take(records)
+        if isinstance(record, RecordTable):
+            formats["llava"] += len(record)
+            yield record
+            continue
         if not isinstance(record, dict):
             message = f"got {shown(record, 60)}, expected an object"
             tally.add("DATA-RECORD-TYPE", index, number, message)
@@ -113,5 +118,6 @@ def _unbroken(records: JsonRecords, tally: Tally) -> Iterator[object]:
     try:
         yield from records
     except f.Failure as failure:
-        failure.findings = [*failure.findings, *tally.findings(CHECKS, records.path)]
+        before = tally.findings(CHECKS | ANSWER_CHECKS, records.path)
+        failure.findings = [*failure.findings, *before]
         raise

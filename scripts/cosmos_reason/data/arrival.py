@@ -34,7 +34,7 @@ def check(
     if files.sha256(annotations) != facts["fingerprint"]:
         message = "its content is not that of the annotations that the facts are of"
         return result, [error("DATA-ARRIVAL", annotations, message)]
-    dataset = survey.take(annotations, "", "", source)
+    dataset = survey.of_records(annotations, "", source)
     dataset.media_path = clip_files.media_path(dataset, media_path)
     if s3.is_uri(dataset.media_path) or Path(dataset.media_path).is_file():
         message = "got an archive or s3://, expected a folder of media"

@@ -3,7 +3,7 @@ object per line.
 
 Text is read in blocks and every record decoded by the standard library's scanner, so a file costs
 the memory of one record. Whatever the standard decoder would pass over in silence is remembered in
-`oddities`.
+`oddities`. Who can take many records at once says how whole lines are read (`many`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure, bad_input
 
-BLOCK = 1 << 20  # characters
+BLOCK = 1 << 22  # characters: of many records what is the same is looked at once
 LONGEST_LITERAL = 16  # of true, -Infinity, \\u escapes: how far before a cut the decoder may stop
 ENVELOPE_KEYS = ("annotations", "items", "samples", "data", "records")
 # In a record these may hold something else than records, which are objects.
@@ -35,14 +35,24 @@ SPACE = re.compile(f"[{WHITE}]*")
 
 
 class JsonRecords:
-    """Iterate over it for the records. `header` fills with what stands around them in an object."""
+    """Iterate over it for the records. `header` fills with what stands around them in an object.
 
-    def __init__(self, path: str | Path):
+    `many` gets (whole lines, the comma that ends each, or "", the number of the first record) and
+    returns as many records as there are lines, in one object that stands among the records for all
+    of them; or None, for these lines to be read one record at a time."""
+
+    def __init__(
+        self, path: str | Path, many: Callable[[str, str, int], Sized | None] | None = None
+    ):
         self.path = Path(path)
+        self._many = many
         self.header: dict = {}
         self.oddities: list[tuple[str, str]] = []  # (check, message) since they were last taken
         self.index = 0
+        self.read = 0  # records so far
         self._text = ""
+        self._before = 0  # characters of the file before the text
+        self._single_until = 0  # the character up to which records are read one at a time
         self._position = 0
         self._line = 1
         self._ended = False
@@ -72,8 +82,10 @@ class JsonRecords:
 
     def _lines(self) -> Iterator[object]:
         while self._peek() == "{":
-            yield self._value()
-            self.index += 1
+            yield from self._tables("")
+            if self._peek() == "{":
+                yield self._record()
+                self.index += 1
 
     def _members(self) -> Iterator[object]:
         """Yield an object: the records are in one of its arrays, or it is itself the first record
@@ -92,6 +104,7 @@ class JsonRecords:
         if not found:
             record = self.header
             self.header = {}
+            self.read += 1
             yield record
             self.index += 1
             yield from self._lines()
@@ -112,11 +125,32 @@ class JsonRecords:
         if self._peek() == "]":
             return self._take("]")
         while True:
-            yield self._value()
+            self._peek()
+            yield from self._tables(",")
+            yield self._record()
             if self._peek() != ",":
                 return self._take("]")
             self._position += 1
             self.index += 1
+
+    def _tables(self, comma: str) -> Iterator[Sized]:
+        """Yield what `many` makes of the whole lines of the block, where it can."""
+        if not self._many or self._before + self._position < self._single_until:
+            return
+        end = f"}}{comma}\n"
+        stop = self._text.rfind(end, self._position) + len(end)
+        several = self._many(self._text[self._position : stop], comma, self.index)
+        if several is None:
+            self._single_until = self._before + max(stop, self._position + 1)
+            return
+        yield several
+        self.index += len(several)
+        self.read += len(several)
+        self._position = stop
+
+    def _record(self) -> object:
+        self.read += 1
+        return self._value()
 
     def _keys(self) -> Iterator[str]:
         self._take("{")
@@ -177,9 +211,12 @@ class JsonRecords:
         try:
             more = self._handle.read(max(size, BLOCK))
         except UnicodeDecodeError as problem:
+            # The decoder counts from the block's begin, and the record may stand far above.
+            self._line, self._text = _undecodable_line(self.path), ""
             raise self._failure(f"got {problem}, expected UTF-8") from None
         if more:
             self._line += self._text.count("\n", 0, self._position)
+            self._before += self._position
             self._text = self._text[self._position :] + more
             self._position = 0
         self._ended = not more
@@ -210,6 +247,17 @@ class JsonRecords:
         return bad_input(
             "DATA-JSON", f"{self.path}#{self.index}", message, record_ids=[f"record-{self.index}"]
         )
+
+
+def _undecodable_line(path: Path) -> int:
+    """Return the number of the first line that is no UTF-8."""
+    with path.open("rb") as handle:
+        for number, line in enumerate(handle, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 1  # the file has changed since
 
 
 def _opened(path: Path):

@@ -61,7 +61,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
         _check_control(reasoning, found)
     else:
         reasoning = ""
-    times = [key for key in _times_among(tuple(record)) if record[key] is not None]
+    times = [key for key in times_among(tuple(record)) if record[key] is not None]
     if times and media and time_roles({key: [record[key]] for key in times}, times):
         message = f"got {' and '.join(times)} of a clip, all of which is shown to a model"
         found.append(("DATA-TIMES-UNUSED", message))
@@ -75,7 +75,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _times_among(keys: tuple[str, ...]) -> list[str]:
+def times_among(keys: tuple[str, ...]) -> list[str]:
     """Return the keys that are called like times. Kept, as records of one file have the same."""
     return [key for key in keys if meaning(key) == TIME]
 
@@ -212,7 +212,7 @@ def _medium(kind: str, written: object, record: dict, found: list) -> Media | No
         record = written
         written = record.get("video")
     if isinstance(written, str):
-        medium, may_be_folder = _file(kind, written)
+        medium, may_be_folder = medium_of_file(kind, written)
         return medium._replace(fps=_rate(record, found)) if may_be_folder else medium
     if kind == "video" and are_pictures(written) and all(map(_is_path, written)):
         names = tuple(name.removeprefix(LOCAL) for name in written)
@@ -221,7 +221,7 @@ def _medium(kind: str, written: object, record: dict, found: list) -> Media | No
 
 
 @functools.lru_cache(maxsize=READ_ONCE)
-def _file(kind: str, written: str) -> tuple[Media | None, bool]:
+def medium_of_file(kind: str, written: str) -> tuple[Media | None, bool]:
     """Return (the medium of a name, None where it cannot be one; whether it may be a folder). Kept,
     as records share clips."""
     medium = Media(kind, written.removeprefix(LOCAL)) if _is_path(written) else None

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import multiprocessing
+import os
 import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from cosmos_reason import answers
 from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.record_tables import RecordTable
+from cosmos_reason.data.record_tables import read as read_table
 from cosmos_reason.data.records import parse
 from cosmos_reason.data.samples import Media, Sample
 from cosmos_reason.data.turns import PAIRS, alike, spelling
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.files import ClipReport
 
+if TYPE_CHECKING:
+    import numpy as np
+
 SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
 CLOSED = ("yes_no", "mcq", "number", "ordinal", "direction")  # types of answers that exclude others
 LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
 READ_ONCE = 1 << 14  # questions with an answer that are kept as they were read
+
+# The columns that mean the same in a part of a file as in the whole of it.
+TAKEN_AS_THEY_ARE = ("ids", "clip_counts", "asked", "kinds", "answers", "text_tokens")
+TAKEN_AS_THEY_ARE += ("answer_tokens", "has_system", "reasoning_tokens", "video_fps")
+TAKEN_AS_THEY_ARE += ("text_keys", "answer_keys", "is_closed")
+PART = 1 << 23  # bytes of a file that a process surveys at once
+LARGE = 1 << 26  # bytes from which on other processes have started before this one is through
 
 Integers = partial(array, "i")
 
@@ -37,7 +55,7 @@ class Survey:
     is the file that was read."""
 
     annotations: Path
-    media_path: Path | str
+    media_path: Path | str  # which media names are relative to; first the file's own folder
     source: str = ""
     text_method: str = ""
     header: dict = field(default_factory=dict)  # what stands around the records
@@ -70,7 +88,8 @@ class Survey:
     is_closed: array = field(
         default_factory=partial(array, "b")
     )  # two answers cannot both be right
-    forms: dict[str, tuple[str, int]] = field(default_factory=dict)  # of an answer: first form, row
+    form_numbers: array = field(default_factory=Integers)  # of short answers; -1: a long one
+    forms: dict[tuple[str, str], int] = field(default_factory=dict)  # (`alike`, as written): number
     # (row, earlier row) of records that answer one question about one clip otherwise
     conflicts: list[tuple[int, int]] = field(default_factory=list)
     shortcuts: list[dict] = field(default_factory=list)  # rules that give answers away
@@ -86,60 +105,182 @@ class Survey:
             yield tuple(self.clip_numbers[start : start + count])
             start += count
 
-    def add_names(self, sample: Sample) -> None:
-        """Add what a record is called, shows and asks, which is all that a comparison of datasets
-        needs."""
+    def add_names(self, sample: Sample, keys: list[int]) -> None:
+        """Add what a record is called, shows and asks (`keys` of its questions), which is all that
+        a comparison of datasets needs."""
         self.ids.append(sample.id)
         self.indices.append(sample.index)
         self.clip_counts.append(len(sample.media))
         for medium in sample.media:
             self.clip_numbers.append(self.clips.setdefault(medium, len(self.clips)))
-        key = None
-        before = len(self.text_keys)
-        for (_, text), (role, _) in pairwise(sample.turns):
-            if role == "assistant":
-                key = hash((key, text))  # a question is one with all that was said before it
-                self.text_keys.append(key)
-        self.asked.append(len(self.text_keys) - before)
+        self.asked.append(len(keys))
+        self.text_keys.extend(keys)
 
-    def add(self, sample: Sample, counts) -> None:
-        self.add_names(sample)
-        answer = sample.turns[-1].text
-        self.text_tokens.append(counts.conversation(sample.turns, bool(sample.media)))
-        self.answer_tokens.append(counts.answer(answer))
-        self.has_system.append(sample.turns[0].role == "system")
-        self.reasoning_tokens.append(
-            counts.reasoning(sample.reasoning, answer) if sample.reasoning else 0
-        )
+    def add(self, sample: Sample, talk: Talk) -> None:
+        self.add_names(sample, talk.text_keys)
         self.video_fps.append(sample.video_fps or 0)
-        self._add_questions(sample)
+        self.kinds.append(talk.kind)
+        self.answers.append(talk.answer)
+        self.text_tokens.append(talk.text_tokens)
+        self.answer_tokens.append(talk.answer_tokens)
+        self.reasoning_tokens.append(talk.reasoning_tokens)
+        self.has_system.append(talk.has_system)
+        self.answer_keys.extend(talk.answer_keys)
+        self.is_closed.extend(talk.is_closed)
+        self.form_numbers.extend(self._forms_of(talk))
+        self._count(talk, 1)
+        for check, message in talk.problems.items():
+            self.tally.add(check, sample.index, sample.id, message)
 
-    def _add_questions(self, sample: Sample) -> None:
-        """Count what Sample.questions gives, without making its objects."""
-        first = None
-        for (_, text), (role, gt) in pairwise(sample.turns):
-            if role != "assistant":
-                continue
-            kind, answer, problem, plain, meant = _read(text, gt)
-            self.types[kind] += 1
+    def add_table(self, table: RecordTable, talks: list[Talk]) -> None:
+        """Add many records, each of whose `talks` is noted for all that have it."""
+        import numpy as np
+
+        numbers = table.talk_numbers
+        indices = np.arange(table.index, table.index + len(table))
+        problems = [
+            found | talk.problems for (_, found), talk in zip(table.talks, talks, strict=True)
+        ]
+        for row in np.flatnonzero(np.array([bool(found) for found in problems])[numbers]):
+            for check, message in problems[numbers[row]].items():
+                self.tally.add(check, int(indices[row]), table.ids[row], message)
+        clips = [self.clips.setdefault(medium, len(self.clips)) for medium in table.media]
+        self.ids += table.ids
+        _extend(self.indices, indices)
+        _extend(self.clip_counts, np.ones(len(table)))
+        _extend(self.clip_numbers, np.array(clips)[table.medium_numbers])
+        _extend(self.video_fps, table.video_fps)
+        self.kinds += [talks[number].kind for number in numbers]
+        self.answers += [talks[number].answer for number in numbers]
+        for name in ("text_tokens", "answer_tokens", "reasoning_tokens", "has_system"):
+            _extend(getattr(self, name), np.array([getattr(talk, name) for talk in talks])[numbers])
+        # Of the questions of all talks, one after the other, those of each record's talk.
+        counts = np.array([len(talk.text_keys) for talk in talks])
+        asked = counts[numbers]
+        begins = (np.cumsum(counts) - counts)[numbers]
+        chosen = np.repeat(begins - (np.cumsum(asked) - asked), asked) + np.arange(asked.sum())
+        _extend(self.asked, asked)
+        of_questions = {name: [] for name in ("text_keys", "answer_keys", "is_closed")}
+        forms = []
+        for talk, times in zip(talks, np.bincount(numbers).tolist(), strict=True):
+            for name, values in of_questions.items():
+                values += getattr(talk, name)
+            forms += self._forms_of(talk)
+            self._count(talk, times)
+        for name, values in (of_questions | {"form_numbers": forms}).items():
+            _extend(getattr(self, name), np.array(values)[chosen])
+
+    def add_part(self, part: Survey) -> None:
+        """Add the records that follow in the file, which a part has as numbers 0 and on."""
+        import numpy as np
+
+        clips = np.array([self.clips.setdefault(one, len(self.clips)) for one in part.clips])
+        forms = [self.forms.setdefault(one, len(self.forms)) for one in part.forms]
+        forms.append(-1)  # which is the number of none, and here its place
+        _extend(self.indices, np.array(part.indices) + self.read)
+        _extend(self.clip_numbers, clips[np.array(part.clip_numbers)])
+        _extend(self.form_numbers, np.array(forms)[np.array(part.form_numbers)])
+        for name in TAKEN_AS_THEY_ARE:
+            getattr(self, name).extend(getattr(part, name))
+        self.text_method = part.text_method
+        self.formats.update(part.formats)
+        self.types.update(part.types)
+        for kind, counts in part.balance.items():
+            self.balance[kind].update(counts)
+        self.reasoned += part.reasoned
+        self.tally.add_part(part.tally, self.read)
+        self.read += part.read
+
+    def _forms_of(self, talk: Talk) -> list[int]:
+        return [
+            -1 if form is None else self.forms.setdefault(form, len(self.forms))
+            for form in talk.forms
+        ]
+
+    def _count(self, talk: Talk, times: int) -> None:
+        for kind, answer in zip(talk.types, talk.balance, strict=True):
+            self.types[kind] += times
             if answer:
-                self.balance[kind][answer] += 1
-            if problem:
-                check, message = problem
-                self.tally.add(check, sample.index, sample.id, message)
-            if sample.reasoning or "<think>" in gt:
-                self.reasoned += 1
-            self.is_closed.append(meant is not None)
-            self.answer_keys.append(hash(plain if meant is None else meant))
-            if answer is not None and len(gt) <= LONGEST_CLASS:
-                form, row = self.forms.setdefault(plain, (gt.strip(), len(self.ids) - 1))
-                if form != gt.strip():
-                    message = f"got {gt.strip()!r}, which {self.ids[row][:60]!r} writes {form!r}"
-                    self.tally.add("DATA-ANSWER-FORM", sample.index, sample.id, message)
-            first = first or (kind, answer)
-        kind, answer = first or ("", None)
-        self.kinds.append(kind)
-        self.answers.append(answer)
+                self.balance[kind][answer] += times
+        self.reasoned += times * talk.reasoned
+
+
+def _extend(column: array, values: np.ndarray) -> None:
+    column.frombytes(values.astype(column.typecode).tobytes())
+
+
+class Talk(NamedTuple):
+    """What is noted of one conversation, whatever record has it. The lists have one element per
+    question; `kind` and `answer` are the first one's, `forms` what DATA-ANSWER-FORM compares,
+    `problems` are check -> message."""
+
+    kind: str
+    answer: str | None
+    text_tokens: int
+    answer_tokens: int
+    reasoning_tokens: int
+    has_system: bool
+    reasoned: int
+    text_keys: list[int]
+    answer_keys: list[int]
+    is_closed: list[bool]
+    types: list[str]
+    balance: list[str | None]
+    forms: list[tuple[str, str] | None]
+    problems: dict[str, str]
+
+
+def talk_of(sample: Sample, counts: text_tokens.Estimate | text_tokens.Tokenizer) -> Talk:
+    """Return what is noted of a record's conversation, as Sample.questions has its questions."""
+    last = sample.turns[-1].text
+    reasoning = counts.reasoning(sample.reasoning, last) if sample.reasoning else 0
+    answer_keys, is_closed, types, balance, forms = [], [], [], [], []
+    problems: dict[str, str] = {}
+    reasoned = 0
+    for (_, text), (role, gt) in pairwise(sample.turns):
+        if role != "assistant":
+            continue
+        kind, answer, problem, plain, meant = _read(text, gt)
+        if problem:
+            problems.setdefault(*problem)
+        types.append(kind)
+        balance.append(answer)
+        answer_keys.append(_key(plain if meant is None else meant))
+        is_closed.append(meant is not None)
+        is_class = answer is not None and len(gt) <= LONGEST_CLASS
+        forms.append((plain, gt.strip()) if is_class else None)
+        reasoned += bool(sample.reasoning or "<think>" in gt)
+    return Talk(
+        types[0] if types else "",
+        balance[0] if balance else None,
+        counts.conversation(sample.turns, bool(sample.media)),
+        counts.answer(last),
+        reasoning,
+        sample.turns[0].role == "system",
+        reasoned,
+        _text_keys(sample),
+        answer_keys,
+        is_closed,
+        types,
+        balance,
+        forms,
+        problems,
+    )
+
+
+def _text_keys(sample: Sample) -> list[int]:
+    keys: list[int] = []
+    for (_, text), (role, _) in pairwise(sample.turns):
+        if role == "assistant":
+            # A question is one with all that was said before it.
+            keys.append(_key(f"{keys[-1]} {text}" if keys else text))
+    return keys
+
+
+def _key(text: str) -> int:
+    """Return 64 bits of a hash, which is the same in all processes."""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 @lru_cache(maxsize=READ_ONCE)
@@ -149,8 +290,11 @@ def _read(text: str, gt: str) -> tuple:
 
     Kept, as this takes most of a survey's time and datasets ask the same again and again."""
     kind = answers.question_type(text, gt)
-    meant = answers.normalise(gt, kind, text) if kind in CLOSED else None
-    return kind, short_answer(kind, text, gt), unoffered(text, gt), alike(gt), meant
+    answer = short_answer(kind, text, gt)
+    meant = answer if kind in CLOSED else None
+    if kind == "number":  # counted as it is written, and compared by what it says
+        meant = answers.normalise(gt, kind, text)
+    return kind, answer, unoffered(text, gt), alike(gt), meant
 
 
 def listed(annotations: Path, records: Iterable[dict] | None = None) -> Survey:
@@ -165,36 +309,98 @@ def listed(annotations: Path, records: Iterable[dict] | None = None) -> Survey:
         parsed = (parse(index, record, dataset.tally) for index, record in enumerate(records))
         samples = filter(None, parsed)
     for sample in samples:
-        dataset.add_names(sample)
+        dataset.add_names(sample, _text_keys(sample))
     return dataset
 
 
-def take(annotations: Path, media_path: Path | str, model: str, source: str = "") -> Survey:
-    """Survey a dataset, its texts counted with the tokenizer of `model` when that is a folder that
-    has one.
+def of_records(annotations: Path, model: str, source: str = "") -> Survey:
+    """Return a survey of the records of an annotation file, which knows no reports of clips. Texts
+    are counted with the tokenizer of `model` when that is a folder that has one.
 
     Raises Failure when the annotation file cannot be read.
     """
-    counts = text_tokens.of_model(model)
-    records = JsonRecords(annotations)
-    dataset = Survey(annotations, media_path, source or str(annotations), counts.method)
-    for sample in stream(records, dataset.tally, dataset.formats):
-        dataset.add(sample, counts)
-    dataset.header = records.header
-    dataset.read = records.index + 1
+    gc.disable()  # records have no cycles: to look for some takes a tenth of a large check
+    try:
+        dataset = by_processes(annotations, model) or by_one(annotations, model)
+    finally:
+        gc.enable()  # clips that are opened have
+    dataset.source = source or str(annotations)
     if not dataset.ids and not dataset.tally.first:
         dataset.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
-    for pair in PAIRS:
-        if all(word in dataset.forms for word in pair):
-            (form, _), (other, row) = (dataset.forms[word] for word in pair)
-            if spelling(form) != spelling(other):
-                message = f"got {other!r} beside {form!r}, expected one spelling"
-                dataset.tally.add(
-                    "DATA-ANSWER-FORM", dataset.indices[row], dataset.ids[row], message
-                )
+    _check_answer_forms(dataset)
     _check_ids(dataset)
     _check_duplicate_questions(dataset)
     return dataset
+
+
+def by_one(annotations: Path, model: str) -> Survey:
+    """Return the columns of any annotation file. Raises Failure when it cannot be read."""
+    counts = text_tokens.of_model(model)
+    dataset = Survey(annotations, annotations.parent, text_method=counts.method)
+    records = JsonRecords(annotations, read_table)
+    for found in stream(records, dataset.tally, dataset.formats):
+        if isinstance(found, RecordTable):
+            dataset.add_table(found, [talk_of(sample, counts) for sample, _ in found.talks])
+        else:
+            dataset.add(found, talk_of(found, counts))
+    dataset.header = records.header
+    dataset.read = records.read
+    return dataset
+
+
+def by_processes(annotations: Path, model: str) -> Survey | None:
+    """Return the columns of a large file of one record a line, read by a process per core; None for
+    any other, and where a line is for the reader of single records."""
+    cores = os.cpu_count() or 1
+    size = annotations.stat().st_size if annotations.is_file() else 0
+    if cores == 1 or size < LARGE:
+        return None
+    with annotations.open("rb") as handle:
+        head = handle.readline(PART)
+        comma = "," if head.strip() == b"[" else ""
+        begins = [len(head) if comma else 0]
+        while begins[-1] + 2 * PART < size:
+            handle.seek(begins[-1] + PART)
+            handle.readline(PART)
+            begins.append(handle.tell())
+    ranges = list(pairwise([*begins, size]))
+    dataset = Survey(annotations, annotations.parent)
+    # Spawned processes hold no copies of the locks that threads of this one hold.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(cores, len(ranges)), context) as pool:
+        for part in pool.map(partial(_part, annotations, model, comma), ranges):
+            if part is None:
+                pool.shutdown(cancel_futures=True)
+                return None
+            dataset.add_part(part)
+    return dataset
+
+
+def _part(annotations: Path, model: str, comma: str, place: tuple[int, int]) -> Survey | None:
+    """Return the columns of the lines between two places of a file; None where they are no
+    table."""
+    begin, end = place
+    with annotations.open("rb") as handle:
+        handle.seek(begin)
+        written = handle.read(end - begin)
+        is_last = not handle.read(1)
+    try:
+        lines = written.decode().lstrip(" ")
+    except UnicodeDecodeError:
+        return None
+    if is_last:
+        lines = lines.rstrip()
+        if comma and not lines.endswith("]"):
+            return None
+        lines = lines.removesuffix("]" if comma else "").rstrip() + comma + "\n"
+    table = read_table(lines, comma, 0)
+    if table is None:
+        return None
+    counts = text_tokens.of_model(model)
+    part = Survey(annotations, annotations.parent, text_method=counts.method, read=len(table))
+    part.formats["llava"] = len(table)
+    part.add_table(table, [talk_of(sample, counts) for sample, _ in table.talks])
+    return part
 
 
 def short_answer(kind: str, question: str, gt: str) -> str | None:
@@ -209,17 +415,47 @@ def short_answer(kind: str, question: str, gt: str) -> str | None:
     return answers.normalise(gt, kind, question)
 
 
+def _check_answer_forms(dataset: Survey) -> None:
+    """Note answers that are written in another form than the first of those alike, or than the
+    other word of a pair."""
+    import numpy as np
+
+    rows = np.repeat(np.arange(len(dataset.ids)), dataset.asked)
+    numbers, firsts = np.unique(np.array(dataset.form_numbers), return_index=True)
+    forms = list(dataset.forms)
+    first_forms: dict[str, tuple[str, int]] = {}  # `alike` -> as written first, row
+    others = []
+    for first, number in sorted(zip(firsts.tolist(), numbers.tolist(), strict=True)):
+        if number >= 0:
+            plain, form = forms[number]
+            if first_forms.setdefault(plain, (form, rows[first]))[0] != form:
+                others.append(number)
+    for question in np.flatnonzero(np.isin(dataset.form_numbers, others)):
+        plain, form = forms[dataset.form_numbers[question]]
+        first_form, first_row = first_forms[plain]
+        message = f"got {form!r}, which {dataset.ids[first_row][:60]!r} writes {first_form!r}"
+        row = rows[question]
+        dataset.tally.add("DATA-ANSWER-FORM", dataset.indices[row], dataset.ids[row], message)
+    for pair in PAIRS:
+        if all(word in first_forms for word in pair):
+            (form, _), (other, row) = (first_forms[word] for word in pair)
+            if spelling(form) != spelling(other):
+                message = f"got {other!r} beside {form!r}, expected one spelling"
+                dataset.tally.add(
+                    "DATA-ANSWER-FORM", dataset.indices[row], dataset.ids[row], message
+                )
+
+
 def _check_ids(dataset: Survey) -> None:
+    for row in [row for row, name in enumerate(dataset.ids) if not SAFE_ID.fullmatch(name)]:
+        name = dataset.ids[row]
+        message = f"got id {name[:60]!r}, expected a file name"
+        dataset.tally.add("DATA-ID-UNSAFE", dataset.indices[row], name, message)
     seen: set[str] = set()
-    for index, name in zip(dataset.indices, dataset.ids, strict=True):
-        if not SAFE_ID.fullmatch(name):
-            dataset.tally.add(
-                "DATA-ID-UNSAFE", index, name, f"got id {name[:60]!r}, expected a file name"
-            )
+    for row, name in enumerate(dataset.ids if len(set(dataset.ids)) < len(dataset.ids) else ()):
         if name in seen:
-            dataset.tally.add(
-                "DATA-ID-DUPLICATE", index, name, f"got id {name[:60]!r} again, expected unique ids"
-            )
+            message = f"got id {name[:60]!r} again, expected unique ids"
+            dataset.tally.add("DATA-ID-DUPLICATE", dataset.indices[row], name, message)
         seen.add(name)
 
 

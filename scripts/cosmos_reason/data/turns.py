@@ -59,7 +59,8 @@ def is_void(text: str) -> bool:
 def alike(text: str) -> str:
     """Return the same for answers that differ in case, blanks, a full stop or the zeros of 1.0
     only."""
-    return WHOLE.sub(r"\1", " ".join(text.casefold().split()).removesuffix("."))
+    folded = " ".join(text.casefold().split()).removesuffix(".")
+    return WHOLE.sub(r"\1", folded) if ".0" in folded else folded
 
 
 def in_one_form(answers: Sequence[str]) -> list[str]:

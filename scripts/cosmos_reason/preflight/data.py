@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.data import checks, clip_files, clip_problems, survey
+from cosmos_reason.data import checks, clip_files, survey, whole_survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.prediction import check_rates
@@ -97,28 +97,30 @@ def survey_data(
         message = f"got {written}, which cannot be read here: lengths are not known, unless "
         message += "check_dataset.py --facts wrote them where it can"
         return None, [findings.warning("PRE-DATA-UNREAD", keys.table, message)]
-    found = survey.take(locate(written), "", case.model)
-    found.media_path = clip_files.media_path(found, media or None)
-    notes = look_at_clips(found)
-    clip_problems.check_clips(found)
+    found = whole_survey.take(locate(written), media or None, case.model, look_at_first_clips)
     is_validation = keys == actions.validation_keys(case.action)
     if is_validation and case(case.vision + "fps"):  # of the training data a rule says it
         check_rates(found, is_gate=case.engine == "tao")
     folder.mkdir(exist_ok=True)
     facts = folder / "dataset_facts.json"
     dataset_facts.write_facts(found, facts)
-    return facts, [*notes, *checks.findings(found, evaluation=case.action == "evaluate")]
+    return facts, [
+        *supposed_clips(found),
+        *checks.findings(found, evaluation=case.action == "evaluate"),
+    ]
 
 
-def look_at_clips(found: survey.Survey) -> list[Finding]:
-    """Return reports of the clips: missing files of all, headers of the first few (and of those
-    looked at before); of an archive the headers of the clips that come first in it."""
+def look_at_first_clips(found: survey.Survey) -> clip_checks.Reports:
+    """Yield a report of every clip: that it is missing, where it is; its header, of the first few
+    and of those looked at before (of an archive, of the clips that come first in it); else the
+    facts of the largest one of its kind, without what an examined file has besides."""
     how = ("none", VisionOptions(nframes=8), CLIP_SECONDS, clip_checks.Cache())
     paths = clip_files.files(found)
     packed = clip_files.members(found)
+    reports: dict[int, ClipReport] = {}
     if packed:
         archive = Path(found.media_path)
-        found.reports |= clip_checks.examine_archive(archive, packed, *how, first_only=True)
+        reports |= clip_checks.examine_archive(archive, packed, *how, first_only=True)
     local = {}  # files of this machine, by the number of the clip
     for number in sorted(paths.keys() - packed.keys()):
         if "://" not in str(clip_checks.parts(paths[number])[0]):
@@ -126,23 +128,27 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
     missing = ClipReport(check="DATA-MEDIA-MISSING", message="got no such file, expected one")
     for number, path in local.items():
         if not all(map(os.path.exists, clip_checks.parts(path))):
-            found.reports[number] = missing
-    waiting = {number: path for number, path in local.items() if number not in found.reports}
+            reports[number] = missing
+    waiting = {number: path for number, path in local.items() if number not in reports}
     first_few = dict(islice(waiting.items(), CLIPS_LOOKED_AT))
-    found.reports |= clip_checks.examine_all(first_few, *how)
-    looked_at = len(found.reports)
-    # A clip that was not looked at is supposed to be like the largest one of its kind, with as many
-    # frames as are listed for it.
+    reports |= clip_checks.examine_all(first_few, *how)
     largest: dict[str, MediaFacts] = {}
-    for report in found.reports.values():
+    for report in reports.values():
         facts = report.facts
         if facts and (facts.kind not in largest or _pixels(facts) > _pixels(largest[facts.kind])):
             largest[facts.kind] = facts
     for medium, number in found.clips.items():
         facts = largest.get(medium.kind)
-        if facts and medium.pictures:
+        if facts and medium.pictures:  # as many frames as are listed for it
             facts = replace(facts, frames=len(medium.pictures), pictures=LIST)
-        found.reports.setdefault(number, ClipReport(facts=facts))
+        if number not in found.reports:  # that its name leaves the media path is known before
+            reports.setdefault(number, ClipReport(facts=facts))
+    yield from reports.items()
+
+
+def supposed_clips(found: survey.Survey) -> list[Finding]:
+    """Return that some clips were not looked at, if so."""
+    looked_at = sum(bool(report.content or report.check) for report in found.reports.values())
     if looked_at == len(found.clips):
         return []
     message = f"looked at {looked_at} of {len(found.clips)} clips; "

@@ -170,7 +170,7 @@ def packed(spec, folder, *before):
 
 
 def predicted(spec, root, name):
-    found = survey.take(root / name, root, spec["policy"]["model_name_or_path"])
+    found = survey.of_records(root / name, spec["policy"]["model_name_or_path"])
     how = ("none", VisionOptions(nframes=4), 30.0, clip_checks.Cache())
     found.reports |= dict(clip_checks.examine_all(clip_files.files(found), *how))
     complete = document.with_defaults("train", spec)
