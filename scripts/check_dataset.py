@@ -150,7 +150,8 @@ def main(args) -> cli.Outcome:
         # All that looks at a dataset notes what is wrong in its tally: findings are made last.
         is_held_out = name == "eval"
         prediction = None
-        if action:
+        # With a model alone it is not known how many frames are sampled.
+        if args.spec or args.fps or args.nframes:
             # Without a spec no engine is known.
             engine = origins.engine_of(args.spec, action=action) if args.spec else ""
             is_trained = bool(args.spec) and not is_held_out
@@ -222,6 +223,9 @@ def arrived(args) -> cli.Outcome:
 def read_request(args) -> tuple[str, dict, dict[str, object]]:
     """Return (action, spec with its defaults, values that are given as flags); "" and {} without
     any."""
+    if args.max_length and not (args.spec or args.fps or args.nframes):
+        message = "--max-length needs --fps or --nframes: frames make most of a record's length"
+        raise f.bad_input("USAGE", "--max-length", message)
     action, spec = read_spec(args.spec)
     meant = meant_values(args, action or "train")
     if meant and not action:

@@ -91,3 +91,13 @@ def test_a_training_on_held_out_data_is_not_proposed(tmp_path, name, is_trained)
     proposed = json.loads(run_script("check_dataset.py", root, *flags).stdout).get("next", "")
     assert ("--train-root" in proposed) == is_trained
     assert (" nframes=4" in proposed and "Cosmos3-Nano" in proposed) == is_trained
+
+
+def test_nothing_is_predicted_before_frames_are_known(long_clips):
+    """A model alone counts the texts; how many frames are sampled, and so how long records are, is
+    not known."""
+    result, _ = check(long_clips, "--model", "cosmos3-nano")
+    assert "prediction" not in result["train"] and result["train"]["text_tokens"]["max"]
+    done = run_script("check_dataset.py", long_clips, "--max-length", 64, "--json")
+    (told,) = json.loads(done.stdout)["findings"]
+    assert (done.returncode, told["id"], told["where"]) == (2, "USAGE", "--max-length")
