@@ -234,8 +234,7 @@ def test_a_fix_says_which_script_takes_its_flags(id, flags, spec, printed):
 
 
 @pytest.mark.parametrize(
-    ("fix", "printed"),
-    [(Fix(changes={"a.b": 1}), "--set a.b=1"), ("sudo x --y", "sudo x --y")],
+    ("fix", "printed"), [(Fix(changes={"a.b": 1}), "--set a.b=1"), ("sudo x --y", "sudo x --y")]
 )
 def test_a_fix_without_flags_names_no_script(fix, printed):
     finding = f.error("DATA-CLIP-TOO-SHORT", "x", "y", fix)

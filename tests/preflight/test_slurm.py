@@ -61,36 +61,16 @@ def test_gpus_of_a_node(gres, gpus):
     assert row.gpus() == gpus
 
 
-@pytest.mark.parametrize(
-    ("state", "usable"),
-    [
-        *(
-            (state, True)
-            for state in ("idle", "mix", "alloc", "comp", "plnd", "resv", "idle~", "idle#", "mix-")
-        ),
-        *(
-            (state, False)
-            for state in (
-                "idle*",
-                "mix*",
-                "drain",
-                "drng",
-                "down",
-                "down*",
-                "maint",
-                "fail",
-                "unk",
-                "inval",
-            )
-        ),
-    ],
-)
-def test_states_of_nodes(state, usable):
+USABLE = "idle mix alloc comp plnd resv idle~ idle# mix-".split()
+UNUSABLE = "idle* mix* drain drng down down* maint fail unk inval".split()
+
+
+@pytest.mark.parametrize("state", USABLE + UNUSABLE)
+def test_states_of_nodes(state):
     launch = preflight.Preflight("slurm", PreflightOptions(), 0, "tao")
-    found = slurm.check_partition(
-        partitions.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}|64|n/a"), launch
-    )
-    assert [x.id for x in found] == ([] if usable else ["PRE-SLURM-NODES"])
+    rows = partitions.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}|64|n/a")
+    found = [one.id for one in slurm.check_partition(rows, launch)]
+    assert found == ["PRE-SLURM-NODES"] * (state in UNUSABLE)
 
 
 MIXED = """gpu*|up|1:00:00|2|gpu:a100:2,gpu:L40S:4(S:0-1)|idle|64|n/a

@@ -783,8 +783,7 @@ def test_fewer_batches_are_a_fix_where_the_spec_leaves_the_prefetch_to_torch():
 
 
 @pytest.mark.parametrize(
-    "engine, key",
-    [("tao", "train.optm_warmup_epochs"), ("cosmos-rl", "train.optm_warmup_steps")],
+    "engine, key", [("tao", "train.optm_warmup_epochs"), ("cosmos-rl", "train.optm_warmup_steps")]
 )
 def test_a_long_warm_up_is_mended_by_the_key_that_the_engine_reads(engine, key):
     asked = {"train.optm_warmup_epochs": 0.5, "train.epoch": 1, "train.max_num_steps": 60}

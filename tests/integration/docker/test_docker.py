@@ -67,11 +67,7 @@ def test_jobs_share_the_users_cache_of_the_hub(site, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
-    [
-        ({"exit": 3}, "exit code 3; log ends: step 3"),
-        ({"signal": 9}, "SIGKILL"),
-    ],
+    ("what", "reason"), [({"exit": 3}, "exit code 3; log ends: step 3"), ({"signal": 9}, "SIGKILL")]
 )
 def test_a_training_without_evidence_is_an_error(site, what, reason):
     record = ended(site.submit(**what))
@@ -122,12 +118,6 @@ def test_an_image_that_is_not_there_is_an_outside_failure(site):
         site.does()
         launch.submit(site.request(image="localhost:1/none"))
     assert caught.value.exit_code == 3
-
-
-def test_two_launches_at_once_are_two_containers(site):
-    site.does()
-    found = site.submitted_at_once(2)
-    assert {ended(site.jobs / record.job_id).state for record in found} == {"COMPLETE"}
 
 
 # -- kills -----------------------------------------------------------------------------------------

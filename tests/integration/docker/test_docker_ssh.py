@@ -46,11 +46,7 @@ def test_a_job_over_ssh_ends_as_a_local_one_does(remote, tmp_path, monkeypatch, 
     record = ended(site.jobs / record.job_id)
     assert (record.state, record.exit_code) == ("COMPLETE", 0)
     assert record.options["docker_host"] == remote
-    assert record.command[:3] == [
-        "docker",
-        "--host",
-        remote,
-    ]
+    assert record.command[:3] == ["docker", "--host", remote]
     assert dockerd.inspect(record.job_id)["State"]["ExitCode"] == 0
 
 

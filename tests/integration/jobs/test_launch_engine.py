@@ -193,11 +193,7 @@ def rows_of_an_evaluation(world, *words, **where):
     code, record = watched(world, submit(world, "evaluate", *words, **where))
     questions = len(files.read_json(world / "data/train/annotations.json"))
     assert code == 0
-    assert record.evidence == {
-        "rows": questions,
-        "questions": questions,
-        "failed": 0,
-    }
+    assert record.evidence == {"rows": questions, "questions": questions, "failed": 0}
 
 
 def test_general_questions_are_asked_and_paired_with_those_of_the_base_model(world):

@@ -786,12 +786,6 @@ def test_the_life_of_a_job_by_commands(client, site, nodes):
     assert "COMPLETE" in launched(site, "watch", third)
 
 
-def test_two_submissions_at_once_are_two_jobs(site):
-    site.does()
-    found = site.submitted_at_once(2)
-    assert {ended(job.folder).state for job in found} == {"COMPLETE"}
-
-
 # -- what is sent ------------------------------------------------------------------------------
 
 SHAPES = [

@@ -170,15 +170,8 @@ def folder(model, tmp_path):
     """A model as a train job leaves it, with what must stay at home beside it."""
     job = tmp_path / "jobs" / "train-1"
     folder = shutil.copytree(model, job / "results" / "20260101120000" / "safetensors" / "step_9")
-    for name in (
-        ".env",
-        "optimizer.pt",
-        "pytorch_model.bin",
-        "training_args.bin",
-        "x.pth",
-        "stray.safetensors",
-        "a.log",
-    ):
+    at_home = ".env optimizer.pt pytorch_model.bin training_args.bin x.pth stray.safetensors a.log"
+    for name in at_home.split():
         (folder / name).write_bytes(b"SECRET-CANARY")
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "config.json").write_text("SECRET-CANARY")

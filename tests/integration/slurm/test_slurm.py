@@ -188,14 +188,6 @@ def test_one_finding_before_anything_is_recorded(site, fields, id):
     assert not site.jobs.exists()
 
 
-def test_gpus_that_no_node_has(site):
-    change(site, "evaluate", num_gpus=4)
-    for gres in (None, "gpu:a100", "gpu:99"):
-        job, found = launch.submit(site.request("evaluate", platform="slurm", gres=gres))
-        wrong = [one.id for one in found if one.severity == "error"]
-        assert job is None and wrong == ["PRE-SLURM-GRES"]
-
-
 def test_paths_that_a_node_does_not_have_are_told_before_the_start(site, slurm, monkeypatch):
     monkeypatch.setattr(slurm_paths, "NODE_SECONDS", 60)
     monkeypatch.setattr(slurm_paths, "LIMIT", HANG)

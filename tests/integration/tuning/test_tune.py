@@ -256,11 +256,7 @@ def test_failing_trials_are_recorded_and_end_a_hopeless_study(world):
 def test_validation_loss_as_objective_prunes_and_needs_no_evaluation(world):
     words = ["--spec", "train.toml", "--range", "lr=1e-7..1e-2", "--objective", "val_loss"]
     done = run_script(
-        "tune_hyperparameters.py run --study proxy",
-        *words,
-        *BUDGET,
-        cwd=world,
-        timeout=300,
+        "tune_hyperparameters.py run --study proxy", *words, *BUDGET, cwd=world, timeout=300
     )
     assert done.returncode == 0 and "TUNE-PROXY" in done.stderr, done.stderr
     records = study.open_or_begin(world / "proxy").trials()

@@ -14,11 +14,7 @@ from cosmos_reason.tuning import study
 pytestmark = pytest.mark.release
 
 EPOCHS = 2
-OWN = [
-    f"num_epochs={EPOCHS}",
-    "train.optm_warmup_steps=0.06",
-    "validation.freq_in_epoch=1",
-]
+OWN = [f"num_epochs={EPOCHS}", "train.optm_warmup_steps=0.06", "validation.freq_in_epoch=1"]
 RANGES = ["lr=1e-4..1e-2", "batch_size=[8,16,24,32]", "warmup=0.0..0.3"]
 
 
@@ -50,11 +46,7 @@ def test_twelve_trials_beat_the_spec_written_by_hand(tmp_path):
         *["--gpu-ids", "none"] * 2,
     ]
     done = run_script(
-        "tune_hyperparameters.py run --study s",
-        *words,
-        "--json",
-        cwd=tmp_path,
-        timeout=3600,
+        "tune_hyperparameters.py run --study s", *words, "--json", cwd=tmp_path, timeout=3600
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["result"]
