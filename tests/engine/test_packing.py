@@ -126,7 +126,8 @@ def passes(tiny_model):
 
 def recomputed(passes, tokens):
     ids = torch.zeros(tokens, dtype=torch.long)
-    passes.prepare([{"input_ids": ids, "mm_token_type_ids": ids, "labels": ids + IGNORED}])
+    sample = {"input_ids": ids, "mm_token_type_ids": ids, "labels": ids + IGNORED}
+    passes.prepare([sample], is_alone=False)
     flags = [layer.gradient_checkpointing for layer in passes.decoder]
     assert flags == sorted(flags, reverse=True)
     return sum(flags)
