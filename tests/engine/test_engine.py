@@ -302,7 +302,7 @@ def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
     adapter = load_file(folder / "adapter_model.safetensors")
     assert adapter and all(".q_proj.lora_" in name or ".v_proj.lora_" in name for name in adapter)
     table = {"model_name": str(folder), "enable_lora": True, "base_model_path": ""}
-    found, base = models.evaluation_folders(table)
+    found, base = models.folders(table["model_name"], table)
     merged = models.load_for_evaluation(found, base, torch.float32, torch.device("cpu"))
     plain = models.load_model(tiny_model, torch.float32, torch.device("cpu"))
     changed = {
@@ -311,7 +311,7 @@ def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
     assert base == tiny_model
     assert changed and all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
     with pytest.raises(Failure, match="EVAL-LORA-FLAG"):
-        models.evaluation_folders(table | {"enable_lora": False})
+        models.folders(table["model_name"], table | {"enable_lora": False})
 
 
 def test_a_lora_target_that_matches_nothing_names_what_exists(train_spec):

@@ -140,7 +140,7 @@ def test_an_adapter_without_its_base_and_a_model_called_an_adapter_are_refused(
     (adapter / "adapter_config.json").write_text("{}")
     table = {"model_path": str(adapter), "enable_lora": True, "base_model_path": "/no/such/base"}
     wrong = table | {"model_path": str(tiny_model)}
-    for refused, id in ((table, "QUANT-BASE"), (wrong, "EVAL-LORA-FLAG")):
+    for refused, id in ((table, "CKPT-ADAPTER-BASE"), (wrong, "EVAL-LORA-FLAG")):
         with pytest.raises(Failure) as failure:
             quantize.run(spec | {"model": refused}, None)
         assert [finding.id for finding in failure.value.findings] == [id]

@@ -26,13 +26,14 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
 _PREFIX = "base_model.model."
 _HALVES = ("A.weight", "B.weight", "A.default.weight", "B.default.weight")
-_SMALL = {".json", ".jinja", ".txt"}
-_NOT_OF_THE_RESULT = {
+_SMALL = {".json", ".jinja", ".txt", ".model"}
+# What a model says of its own weights, and not of what was made of it.
+OF_ITS_WEIGHTS = {
     safetensors_files.INDEX_NAME,
     "provenance.json",
     CONFIG,
     "quantization_config.json",
-    training_settings.FILE,  # of the base, not of what was trained on it
+    training_settings.FILE,
 }
 # Of one step of the merge, so that it stays in the cache of a core: measured, 3 ns an element.
 _ELEMENTS = 1 << 16
@@ -159,12 +160,14 @@ def fix(adapter: Adapter, output: Path) -> None:
     # pissa and olora would change the base again when it is loaded.
     config["init_lora_weights"] = True
     with files.only_run(output), files.whole_folder(output) as work:
-        _copy_small(adapter.folder, work, leave={CONFIG})
+        copy_beside(adapter.folder, work, leave={CONFIG})
         shutil.copyfile(adapter.folder / WEIGHTS, work / WEIGHTS)
         files.write_json(work / CONFIG, config)
 
 
-def _copy_small(source: Path, target: Path, leave: set[str]) -> None:
+def copy_beside(source: Path, target: Path, leave: set[str] = OF_ITS_WEIGHTS) -> None:
+    """Copy what stands beside the weights of a model, byte for byte: a config that transformers 5
+    writes cannot be read by 4.57."""
     for path in source.iterdir():
         if path.suffix in _SMALL and path.name not in leave:
             shutil.copyfile(path, target / path.name)
@@ -200,7 +203,7 @@ def merge(
         safetensors_files.copy_shards(work, shards, jobs, copied)
         weight_map = {name: file for file, names in shards.items() for name in names}
         safetensors_files.write_index(work, weight_map, needed)
-        _copy_small(base, work, leave=_NOT_OF_THE_RESULT)
+        copy_beside(base, work)
         _, findings = safetensors_files.read_folder(work)
         if findings:
             raise Failure(findings, EXIT_CHECKS_FAILED)

@@ -5,7 +5,8 @@ Enter at `train/run.py`, `answer/responder.py`, `quantize/run.py` and `cosmos_rl
 these share (loading, encoding, attention, processes that read) lies beside them. It is the only
 package that imports torch.
 
-A training is read in this order: `train/run.py` puts it together, `train/trainer.py` is its loop.
+A training is read in this order: `train/run.py` puts it together, `train/trainer.py` is its loop,
+`train/saving.py` what it leaves.
 """
 
 import os

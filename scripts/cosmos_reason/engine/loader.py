@@ -15,6 +15,8 @@ from multiprocessing import connection
 
 from torch.utils.data import DataLoader, Dataset
 
+from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.engine import neighbours
 from cosmos_reason.engine.train import stopping
 
@@ -32,9 +34,16 @@ class Stuck(Exception):
     """None of them has sent anything for PATIENCE seconds."""
 
 
-def death(problem: Dead) -> str:
-    """Return the error message for a dead loader worker."""
-    return f"a process that reads records is gone, often for want of host memory ({problem})"
+def failure(problem: Dead | Stuck, where: str, awaited: str, fix: Fix | str) -> Finding:
+    """Return the error for processes that read no more; `awaited` is what was to come next."""
+    if isinstance(problem, Dead):
+        message = f"a process that reads ahead is gone, often for want of host memory ({problem})"
+        return error("ENGINE-LOADER-DIED", where, message, fix)
+    message = (
+        f"got nothing for {PATIENCE // 60} minutes from the processes that read ahead; waited for "
+        f"{awaited}"
+    )
+    return error("ENGINE-LOADER-STUCK", where, message, fix)
 
 
 class Loader:

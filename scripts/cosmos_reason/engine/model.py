@@ -180,12 +180,12 @@ def precision_to_read(folder: Path, dtype: torch.dtype | str) -> torch.dtype | s
     return torch.bfloat16 if {tensor.dtype for tensor in stored.values()} == {"BF16"} else dtype
 
 
-def evaluation_folders(table: dict) -> tuple[Path, Path | None]:
-    """Return the `model` table of an evaluate spec -> the folder of its weights and, of an adapter,
-    that of its base. The tokenizer is the base's, where there is one."""
-    folder = model_folder(table["model_name"])
-    config_file = folder / adapters.CONFIG
-    is_adapter = config_file.is_file()
+def folders(name: str, table: dict) -> tuple[Path, Path | None]:
+    """Return the folder of the weights that an evaluate or a quantize spec names and, of an
+    adapter, that of its base, as the `model` table says. The tokenizer is the base's, where there
+    is one."""
+    folder = model_folder(name)
+    is_adapter = (folder / adapters.CONFIG).is_file()
     if is_adapter != table["enable_lora"]:
         kind = "a LoRA adapter" if is_adapter else "a full model"
         message = f"got {table['enable_lora']} for {kind} ({folder})"
@@ -193,12 +193,26 @@ def evaluation_folders(table: dict) -> tuple[Path, Path | None]:
         raise bad_input("EVAL-LORA-FLAG", "model.enable_lora", message, fix)
     if not is_adapter:
         return folder, None
-    base = table["base_model_path"] or model_names.adapter_base(str(folder))
-    return folder, model_folder(base)
+    base = model_folder(table["base_model_path"] or model_names.adapter_base(str(folder)))
+    if not base.is_dir():
+        message = f"got {base}, which is not here, expected the base of the adapter"
+        fix = Fix(changes={"model.base_model_path": "DIR"})
+        raise bad_input("CKPT-ADAPTER-BASE", "model.base_model_path", message, fix)
+    return folder, base
+
+
+def stamps(*folders: Path | None) -> list:
+    """Return what changes when the weights in these folders do."""
+    found = []
+    for folder in filter(None, folders):
+        for path in sorted(folder.glob("*.safetensors")):
+            facts = path.stat()
+            found.append((path.name, facts.st_size, facts.st_mtime_ns))
+    return found
 
 
 def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, device: torch.device):
-    """Return the model of `evaluation_folders`. Adapters are merged into the base."""
+    """Return the model of `folders`. Adapters are merged into the base."""
     if base is None:
         return load_model(folder, dtype, device).train(False)
     from peft import PeftModel
@@ -250,6 +264,11 @@ def _lora_targets(model, wanted: list[str] | str) -> list[str]:
 def _meant(family: Family, words: list[str], names: list[str]) -> list[str]:
     """Return the names of layers that one of the words means."""
     return [name for name in names if any(family.has_target(word, name) for word in words)]
+
+
+def unwrapped(network) -> torch.nn.Module:
+    """Return the model itself of one that PEFT has wrapped, or of one that it has not."""
+    return network.get_base_model() if hasattr(network, "peft_config") else network
 
 
 def decoder_layers(network, folder: Path) -> list[torch.nn.Module]:

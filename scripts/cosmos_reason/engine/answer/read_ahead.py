@@ -12,9 +12,9 @@ from itertools import groupby
 
 import torch
 
-from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, outside
+from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure
 from cosmos_reason.data.samples import Question
-from cosmos_reason.engine.loader import PATIENCE, Dead, Loader, Stuck, death
+from cosmos_reason.engine.loader import Dead, Loader, Stuck, failure
 from cosmos_reason.engine.samples import Inputs, for_a_pipe, from_a_pipe
 
 MOST_WORKERS = 16
@@ -98,14 +98,10 @@ class Arriving:
         for group in groups:
             try:
                 results = next(self.loader)
-            except Dead as problem:
-                raise outside("ENGINE-LOADER-DIED", "reading", death(problem), AGAIN) from None
-            except Stuck:
-                message = (
-                    f"got nothing for {PATIENCE // 60} minutes from the processes that read clips; "
-                    f"waited for that of question {group[0].id}"
-                )
-                raise outside("ENGINE-LOADER-STUCK", "reading", message, AGAIN) from None
+            except (Dead, Stuck) as problem:
+                awaited = f"the clip of question {group[0].id}"
+                found = failure(problem, "reading", awaited, AGAIN)
+                raise Failure(found, EXIT_OUTSIDE) from None
             for question, result in zip(group, results, strict=True):
                 if isinstance(result, Failure) and result.exit_code == EXIT_OUTSIDE:
                     raise result

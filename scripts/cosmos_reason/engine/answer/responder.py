@@ -155,12 +155,7 @@ class Responder:
 
     def identity(self) -> list:
         """Return what changes with the weights that answer."""
-        folder = models.model_folder(self.spec["model"]["model_name"])
-        stamps = []
-        for path in sorted(folder.glob("*.safetensors")):
-            facts = path.stat()
-            stamps.append((path.name, facts.st_size, facts.st_mtime_ns))
-        return stamps
+        return models.stamps(models.model_folder(self.spec["model"]["model_name"]))
 
     def load(self) -> None:
         """Load the network, where it is not, and what `prepare` loads."""
@@ -177,7 +172,7 @@ class Responder:
         if self.encoder is not None:
             return
         table = self.spec["model"]
-        self.folder, self.base = models.evaluation_folders(table)
+        self.folder, self.base = models.folders(table["model_name"], table)
         models.check_architecture(self.base or self.folder)
         self.tokenizer = models.load_tokenizer(self.base or self.folder)
         self.encoder = Encoder(

@@ -3,7 +3,6 @@ the folder of the result."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import torch
@@ -12,14 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from cosmos_reason.base import files, progress
 from cosmos_reason.base.families import FAMILIES, Family
-from cosmos_reason.checkpoints import quantized, safetensors_files
+from cosmos_reason.checkpoints import adapters, quantized, safetensors_files
 from cosmos_reason.checkpoints.quantized import Scheme
 from cosmos_reason.engine.quantize.calibration import Records
 
 SHARD_SIZE = "4GB"
-# Beside the weights of the source; they go into the result byte by byte.
-_COPIED = {".json", ".jinja", ".txt", ".model"}
-_NOT_COPIED = {"config.json", safetensors_files.INDEX_NAME, "provenance.json", quantized.RECORD}
 KV_FP8 = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 
 
@@ -110,9 +106,7 @@ def save(model, source: Path, work: Path) -> None:
     ignored = {"ignore": quantized.left_alone(family)}
     config["quantization_config"] = written["quantization_config"] | ignored
     files.write_json(work / "config.json", config)
-    for path in source.iterdir():
-        if path.suffix in _COPIED and path.name not in _NOT_COPIED:
-            shutil.copyfile(path, work / path.name)
+    adapters.copy_beside(source, work, adapters.OF_ITS_WEIGHTS | {"config.json", quantized.RECORD})
     if not family.saved_by_class:
         _rename(work, family)
     for path in work.glob("*.safetensors"):

@@ -59,7 +59,7 @@ def run(spec: dict, job_dir: Path | None) -> tuple[dict, list[Finding]]:
     if spec["custom"]["transformers_engine"]["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the library takes any GPU that it sees
     found: list[Finding] = []
-    folder, base = _folders(spec["model"])
+    folder, base = models.folders(spec["model"]["model_path"], spec["model"])
     identity = _identity(spec, folder, base)
     with files.only_run(output):
         record = quantized.read_record(output)
@@ -80,38 +80,14 @@ def run(spec: dict, job_dir: Path | None) -> tuple[dict, list[Finding]]:
     return record, found
 
 
-def _folders(table: dict) -> tuple[Path, Path | None]:
-    """Return the model's folder, and that of the base where it is an adapter. Raises Failure."""
-    folder = models.model_folder(table["model_path"])
-    is_adapter = (folder / adapters.CONFIG).is_file()
-    if is_adapter != table["enable_lora"]:
-        kind = "a LoRA adapter" if is_adapter else "a full model"
-        message = f"got {table['enable_lora']} for {kind} ({folder})"
-        fix = Fix(changes={"model.enable_lora": is_adapter})
-        raise findings.bad_input("EVAL-LORA-FLAG", "model.enable_lora", message, fix)
-    if not is_adapter:
-        return folder, None
-    base = models.model_folder(table["base_model_path"])
-    if not base.is_dir():
-        message = f"got {base}, which is not here, expected the base of the adapter"
-        fix = Fix(changes={"model.base_model_path": "DIR"})
-        raise findings.bad_input("QUANT-BASE", "model.base_model_path", message, fix)
-    return folder, base
-
-
 def _identity(spec: dict, *folders: Path | None) -> str:
     """Return what changes with whatever changes the result: the spec, the weights, the records."""
     asked = {name: spec[name] for name in ("quantize", "dataset", "vision", "seed")}
-    stamps = []
-    for folder in filter(None, folders):
-        for path in sorted(folder.glob("*.safetensors")):
-            facts = path.stat()
-            stamps.append((path.name, facts.st_size, facts.st_mtime_ns))
     path = spec["dataset"]["annotation_path"]
     records = None
     if path and Path(path).is_file():
         records = files.sha256(Path(path))
-    facts = json.dumps([asked, stamps, records], sort_keys=True)
+    facts = json.dumps([asked, models.stamps(*folders), records], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,13 +15,15 @@ from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.files import NO_ROOM, read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import run_outputs, safetensors_files, training_settings
+from cosmos_reason.checkpoints import (
+    adapters,
+    run_outputs,
+    safetensors_files,
+    training_settings,
+)
 from cosmos_reason.engine.train import shards
 from cosmos_reason.engine.train.ranks import ALONE, Ranks
 
-SMALL_FILES = {".json", ".jinja", ".txt"}
-# What the base model says of its own weights does not go into an export.
-NOT_OF_THE_RESULT = {safetensors_files.INDEX_NAME, "provenance.json", training_settings.FILE}
 RANK_MARKER = ".rank_0_complete"
 MODEL_STATE = "model.safetensors"
 OPTIMIZER_STATE = "optimizer.safetensors"
@@ -63,8 +64,7 @@ def export(
 def _write_model(
     network, weights: dict | None, base_folder: Path, folder: Path, spec: dict
 ) -> None:
-    """Write the weights, and copy everything else from the base, byte for byte: a config that
-    transformers 5 writes cannot be read by 4.57."""
+    """Write the weights, and copy everything else from the base."""
     with _writing(folder) as unfinished:
         if weights is None:
             network.save_pretrained(unfinished)
@@ -85,11 +85,7 @@ def _write_model(
                 tensors = safetensors_files.read_header(single)
                 weight_map = dict.fromkeys(tensors, single.name)
                 safetensors_files.write_index(unfinished, weight_map, single.stat().st_size)
-        for path in base_folder.iterdir():
-            if path.name in NOT_OF_THE_RESULT or path.suffix not in SMALL_FILES:
-                continue
-            if path.is_file():
-                shutil.copyfile(path, unfinished / path.name)
+        adapters.copy_beside(base_folder, unfinished)
         training_settings.write(unfinished, spec)
 
 

@@ -11,6 +11,7 @@ from cosmos_reason.base.findings import Failure, bad_input, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import with_system
 from cosmos_reason.data.samples import Turn
+from cosmos_reason.engine import model as models
 from cosmos_reason.engine.answer.responder import generate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.samples import Inputs, Samples
@@ -26,7 +27,8 @@ GREEDY = {"temperature": 0.0, "repetition_penalty": 1.0}
 
 class HeldOut:
     """`count` questions of the validation data, the same at every validation. All of them are
-    graded beside the others of the data: which labels there are is seen on the whole."""
+    graded beside the others of the data: which labels there are is seen on the whole. With
+    `alike`, as sharded weights need it, all ranks answer the same, together."""
 
     def __init__(
         self,
@@ -34,12 +36,14 @@ class HeldOut:
         count: int,
         hardware: Hardware,
         tokens_per_batch: int,
-        ranks: Ranks = ALONE,
+        ranks: Ranks,
+        alike: bool,
     ):
         self.samples = samples
         self.encoder = samples.encoder
         self.hardware = hardware
-        self.ranks = ranks
+        self.alike = alike
+        self.ranks = ALONE if alike else ranks
         self.tokens_per_batch = tokens_per_batch
         self.all = [one for sample in samples.samples for one in sample.questions()]
         if not self.all:
@@ -87,6 +91,8 @@ class HeldOut:
         answered: all but those of records that are left out. Each rank answers its own `prompts`.
         `between` two batches may end it."""
         responses = {}
+        if self.alike:
+            prompts = skipped.read_alike(prompts)
         with _as_for_answers(network) as answering:
             for batch in self.ranks.rounds(self._batches(prompts, skipped)):
                 between()
@@ -136,25 +142,11 @@ class HeldOut:
         return sum(row.correct for row in answered) / len(answered), len(answered)
 
 
-def held_out(
-    samples: Samples | None,
-    count: int,
-    hardware: Hardware,
-    tokens_per_batch: int,
-    ranks: Ranks = ALONE,
-) -> HeldOut | None:
-    """Return the held-out questions of a training, if there are validation data and the spec asks
-    for some."""
-    if samples is None or not count:
-        return None
-    return HeldOut(samples, count, hardware, tokens_per_batch, ranks)
-
-
 @contextmanager
 def _as_for_answers(network) -> Iterator[torch.nn.Module]:
     """Yield the network as it answers: with attention that a cache can serve, and layers as they
     are, for compiled ones would be compiled anew for every length."""
-    base = network.get_base_model() if hasattr(network, "peft_config") else network
+    base = models.unwrapped(network)
     text, vision = base.config.text_config, base.config.vision_config
     trained_with = {
         "text_config": text._attn_implementation,

@@ -31,13 +31,14 @@ class Passes:
 
     def __init__(self, network, spec: dict, folder: Path, hardware: Hardware, ranks: Ranks = ALONE):
         options = spec["custom"]["transformers_engine"]
-        base = network.get_base_model() if hasattr(network, "peft_config") else network
+        base = models.unwrapped(network)
         packing.attend_within_records(base)
         packing.embed_by_product(base)
         self.layers = [
             part for part in base.modules() if isinstance(part, GradientCheckpointingLayer)
         ]
         self.decoder = models.decoder_layers(base, folder)
+        self.ranks = ranks
         self.are_sharded = shards.are_in(network)
         self.recomputes = spec["policy"]["model_gradient_checkpointing"]
         self.recomputed = options["recompute_layers"]
@@ -86,14 +87,13 @@ class Passes:
         return gpu_memory.total(plan) <= self.limit
 
     def split(self, samples: Sequence[Inputs]) -> list[list[Inputs]]:
-        """Return the samples of each pass of a step."""
+        """Return the samples of each pass of a step. Where passes gather sharded weights from all
+        ranks, all of them have as many: some without samples."""
         lengths = [len(sample["input_ids"]) for sample in samples]
-        return [[samples[i] for i in chosen] for chosen in packing.plan(lengths, self.tokens)]
-
-    def begin(self, count: int) -> None:
-        """Begin a step of so many passes: in one alone gradients come as activations go."""
-        if self.plan:
-            self.plan = dataclasses.replace(self.plan, accumulates=count > 1)
+        passes = [[samples[i] for i in chosen] for chosen in packing.plan(lengths, self.tokens)]
+        if self.are_sharded:
+            passes += [[]] * (self.ranks.largest(len(passes)) - len(passes))
+        return passes
 
     def stream(self, samples: Iterable[Inputs]) -> Iterator[list[Inputs]]:
         """Yield the samples in their order, those of each pass."""
@@ -109,9 +109,14 @@ class Passes:
         if waiting:
             yield waiting
 
-    def prepare(self, samples: Sequence[Inputs]) -> None:
+    def prepare(self, samples: Sequence[Inputs], is_alone: bool) -> None:
         """Let as many decoder layers of the next pass recompute as its memory needs: the first,
-        whose activations would be held the longest."""
+        whose activations would be held the longest. In a pass that `is_alone` in its step gradients
+        come as activations go."""
+        if self.plan:
+            self.plan = dataclasses.replace(self.plan, accumulates=not is_alone)
+        if not samples:
+            return
         self.at_work = samples
         if not self.recomputes:
             return

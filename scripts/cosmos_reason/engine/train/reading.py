@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from torch.utils.data import Dataset
 
-from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, error
+from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.engine import loader
 from cosmos_reason.engine.loader import Loader
@@ -150,19 +150,15 @@ class Reader:
         """Return what comes next. Raises Unread where nothing will come."""
         try:
             return next(self.loader)
-        except loader.Dead as problem:
-            id, message, changes = "ENGINE-LOADER-DIED", loader.death(problem), LESS_MEMORY
-        except loader.Stuck:
+        except (loader.Dead, loader.Stuck) as problem:
             items = self.on_their_way[0]
             awaited = ", ".join(f"{NAMES[kind]} {number}" for kind, number, _ in items[:NAMED])
-            id, changes = "ENGINE-LOADER-STUCK", {}
-            message = (
-                f"got nothing for {loader.PATIENCE // 60} minutes from the processes that read "
-                f"records; waited for {awaited}{' ...' if len(items) > NAMED else ''}"
-            )
-        where = f"reading for rank {self.ranks.rank}" if self.ranks.are_several else "reading"
-        fix = Fix(changes={"train.resume": True} | changes)
-        raise Unread(error(id, where, message, fix), EXIT_OUTSIDE)
+            awaited += " ..." if len(items) > NAMED else ""
+            where = f"reading for rank {self.ranks.rank}" if self.ranks.are_several else "reading"
+            changes = LESS_MEMORY if isinstance(problem, loader.Dead) else {}
+            fix = Fix(changes={"train.resume": True} | changes)
+            found = loader.failure(problem, where, awaited, fix)
+            raise Unread(found, EXIT_OUTSIDE) from None
 
     def validation(self) -> Iterator[tuple[int, Inputs | Failure]]:
         """Yield this rank's records of a validation that is due."""

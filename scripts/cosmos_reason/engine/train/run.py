@@ -10,14 +10,14 @@ import torch
 
 from cosmos_reason.base.findings import bad_input, be_silent, say
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import best_link, left_out, run_outputs
+from cosmos_reason.checkpoints import left_out, run_outputs
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.model import Hardware
-from cosmos_reason.engine.samples import Samples
 from cosmos_reason.engine.train import checkpointing, full_gpu, setup, shards, wandb_run
-from cosmos_reason.engine.train.held_out import held_out
+from cosmos_reason.engine.train.held_out import HeldOut
 from cosmos_reason.engine.train.passes import Passes
-from cosmos_reason.engine.train.ranks import ALONE, Ranks
+from cosmos_reason.engine.train.ranks import Ranks
+from cosmos_reason.engine.train.saving import Saver
 from cosmos_reason.engine.train.schedule import Schedule
 from cosmos_reason.engine.train.skipping import Skipped
 from cosmos_reason.engine.train.stopping import Stop
@@ -84,11 +84,11 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
 
     # Before anything is resumed: what a killed run left half written is no checkpoint.
     ranks.by_first(partial(run_outputs.clear_abandoned, output_dir))
-    found = ranks.by_first(partial(checkpointing.to_resume, train["resume"], output_dir))
-    resumed, state = found, {"step": 0}
-    if found:
+    resumed = ranks.by_first(partial(checkpointing.to_resume, train["resume"], output_dir))
+    state = {"step": 0}
+    if resumed:
         state = ranks.agreed(
-            partial(checkpointing.resume, found, network, optimizer, total, len(training))
+            partial(checkpointing.resume, resumed, network, optimizer, total, len(training))
         )
     name = train["timestamp"]
     run_dir = ranks.by_first(
@@ -97,11 +97,22 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     if job_dir and ranks.is_first:
         setup.mark_runs(job_dir, run_dir, resumed)
     log = (job_dir or run_dir) / "metrics.jsonl"
+    held_out = None
+    count = options["validate_answers"]
+    if validation is not None and count:
+        alike = shards.are_in(network)
+        held_out = HeldOut(validation, count, hardware, passes.tokens, ranks, alike)
+    # What the run that is resumed left out of each set of data, this one leaves out from the start.
+    skipped = {}
+    for kind, samples in ((left_out.TRAINING, training), (left_out.VALIDATION, validation)):
+        if samples is not None:
+            known = state.get("left_out", {}).get(kind, ())
+            skipped[kind] = Skipped(kind, samples, ranks, known)
+    schedule = Schedule(spec, per_epoch, total)
     with setup.metrics_log(spec, log, run_dir, total, state, ranks.is_first) as metrics:
         trainer = Trainer(
             spec=spec,
             network=network,
-            base_folder=folder,
             hardware=hardware,
             optimizer=optimizer,
             training=training,
@@ -109,26 +120,17 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
             run_dir=run_dir,
             metrics=metrics,
             passes=passes,
-            schedule=Schedule(spec, per_epoch, total),
-            skipped=skipped_records(training, validation, ranks, state),
+            schedule=schedule,
+            skipped=skipped,
             stop=Stop(ranks),
+            saver=Saver(spec, network, folder, optimizer, schedule, run_dir, ranks),
             step=state["step"],
             learned=tuple(state.get("learned", (0.0, 0))),
             ranks=ranks,
             features=features,
-            held_out=held_out(
-                validation,
-                options["validate_answers"],
-                hardware,
-                passes.tokens,
-                # Of sharded weights all ranks answer the same, together.
-                ALONE if shards.are_in(network) else ranks,
-            ),
-            best_by=options["best_by"],
-            best_score=best_link.worst(options["best_by"]),
+            held_out=held_out,
         )
         if resumed:
-            trainer.best_score = best_link.score_so_far(output_dir, trainer.best_by)
             trainer.take_over(resumed, state)
         trainer.run()
     seconds = round(time.monotonic() - started, 1)
@@ -145,16 +147,3 @@ def layout(ranks: Ranks, spec: dict) -> str:
     asked = spec["policy"]["parallelism"]["dp_shard_size"]
     why = " (adapters are, whatever dp_shard_size says)" if asked > 1 else ""
     return f"; {ranks.world} processes, weights replicated{why}"
-
-
-def skipped_records(
-    training: Samples, validation: Samples | None, ranks: Ranks, state: dict
-) -> dict[str, Skipped]:
-    """Return what is left out of each set of data from the start: what the run that is resumed left
-    out."""
-    known = state.get("left_out", {})
-    found = {}
-    for name, samples in ((left_out.TRAINING, training), (left_out.VALIDATION, validation)):
-        if samples is not None:
-            found[name] = Skipped(name, samples, ranks, known.get(name, ()))
-    return found

@@ -149,9 +149,8 @@ def kept_features(network, gib: float, passes: Passes) -> Features | None:
     """Return what keeps features of vision, where the spec gives it room."""
     if not gib:
         return None
-    base = network.get_base_model() if hasattr(network, "peft_config") else network
     passes.layers = passes.decoder  # compiling does not pay for what runs once a clip
-    return Features(base, gib)
+    return Features(models.unwrapped(network), gib)
 
 
 def new_run_folder(output_dir: Path) -> Path:

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from cosmos_reason.engine.encode import PIXELS_KEY
+from cosmos_reason.engine.train.ranks import Ranks
 
 
 def count(spec: dict) -> int:
@@ -88,6 +89,29 @@ def tower_parameters(network: torch.nn.Module) -> list[torch.nn.Parameter]:
     """Return those that only records with media reach: all of the model but its language model."""
     named = network.model.named_parameters()
     return [part for name, part in named if not name.startswith("language_model.")]
+
+
+def add_up_gradients(
+    network: torch.nn.Module,
+    trained: Sequence[torch.nn.Parameter],
+    ranks: Ranks,
+    have_media: bool,
+) -> None:
+    """Leave the gradient of the batch of all ranks in each of them; `have_media` is said of this
+    rank's records."""
+    if not are_in(network):
+        ranks.sum_gradients(trained)
+    elif not ranks.largest(int(have_media)):  # shards have the gradient of the whole batch already
+        # Shards of a vision tower that no record needed have gradients of zero, with which Adam
+        # would still move them: in one process they have none.
+        for part in tower_parameters(network):
+            part.grad = None
+
+
+def release(network: torch.nn.Module) -> None:
+    """Give back what passes without a backward pass have gathered, which outlives them."""
+    if are_in(network):
+        network.reshard()
 
 
 def _with_gradient(_module, _inputs, output: torch.Tensor) -> None:

@@ -1,13 +1,15 @@
-"""A training at work: steps, validations and checkpoints in the layout of cosmos-rl.
+"""A training at work. `Trainer.train` is its loop: read, accumulate, step, log, stop, validate,
+save.
 
-`Trainer.train` is the loop. What few runs have stands behind one call each: sharded weights, kept
-features of a frozen vision tower, held-out questions, records that are left out."""
+What few runs have stands behind one call each: passes that other ranks need (`passes.split`,
+`shards`), kept features of a frozen vision tower (`features`), held-out questions (`held_out`),
+records that are left out (`skipping`). What is saved, `saving` knows."""
 
 from __future__ import annotations
 
 import math
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,22 +17,24 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, has_errors, outside, say
+from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
-from cosmos_reason.checkpoints import best_link, left_out, run_outputs, uploads
+from cosmos_reason.checkpoints import best_link, left_out
 from cosmos_reason.checkpoints.best_link import Scores
+from cosmos_reason.engine import model as models
 from cosmos_reason.engine import neighbours, packing
 from cosmos_reason.engine.encode import IGNORED
 from cosmos_reason.engine.first_update import FirstUpdate
-from cosmos_reason.engine.model import DTYPES, Hardware
+from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.samples import MEDIA_KEYS, Inputs, Samples, have_media, loss_tokens
-from cosmos_reason.engine.train import checkpointing, full_gpu, setup, shards, stopping, wandb_run
+from cosmos_reason.engine.train import full_gpu, setup, shards, wandb_run
 from cosmos_reason.engine.train.features import Features
 from cosmos_reason.engine.train.held_out import HeldOut
 from cosmos_reason.engine.train.passes import GIB, Passes
 from cosmos_reason.engine.train.ranks import ALONE, SEEDS_APART, Ranks
 from cosmos_reason.engine.train.reading import Reader, Unread
+from cosmos_reason.engine.train.saving import Saver
 from cosmos_reason.engine.train.schedule import Schedule
 from cosmos_reason.engine.train.skipping import Skipped, TooMany
 from cosmos_reason.engine.train.stopping import Stop, Stopped
@@ -45,7 +49,6 @@ class Trainer:
 
     spec: dict
     network: torch.nn.Module
-    base_folder: Path
     hardware: Hardware
     optimizer: torch.optim.Optimizer
     training: Samples
@@ -56,14 +59,12 @@ class Trainer:
     schedule: Schedule
     skipped: dict[str, Skipped]  # records that are left out, of each set of data
     stop: Stop
+    saver: Saver
     step: int = 0
     ranks: Ranks = ALONE
     features: Features | None = None  # of a frozen vision tower, where they are kept
     held_out: HeldOut | None = None  # questions that are answered at every validation
     first: int = 0  # the step that this process goes on from
-    leftover: Path | None = None  # the state of a stop that it went on from
-    best_by: str = best_link.VAL_LOSS
-    best_score: float = math.inf
     learned: tuple[float, int] = (0.0, 0)  # loss of all steps, summed, and tokens that carried it
 
     def run(self) -> None:
@@ -106,6 +107,13 @@ class Trainer:
             features=self.features,
             pins=self.hardware.device.type == "cuda",
         )
+
+    def take_over(self, resumed: Path, saved: dict) -> None:
+        """Finish what the run that is resumed did not come to."""
+        if self.saver.take_over(resumed, saved, self.state()):
+            line = {"step": self.step, "total_steps": self.total_steps, "epoch": self.epoch}
+            lost = len(self.skipped[left_out.TRAINING])
+            self.metrics.write(line | {"train/skipped_records": lost})
 
     @property
     def total_steps(self) -> int:
@@ -157,7 +165,7 @@ class Trainer:
                 # Before the weights change: they stay those of the last good step.
                 if not math.isfinite(loss + norm):
                     message = f"got loss {loss}, gradient norm {norm}"
-                    raise self.not_finite(message, self.step + 1)
+                    raise self.saver.not_finite(message, self.step + 1)
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
                 total, count = self.learned
@@ -200,10 +208,10 @@ class Trainer:
                 except Failure:
                     # Validation clips that cannot be read must not cost the trained weights.
                     if saves:
-                        self.save({})
+                        self.saver.save(self.state(), {})
                     raise
             if saves:
-                self.save(scores)
+                self.saver.save(self.state(), scores)
         for one in self.skipped.values():
             one.sum_up(self.run_dir)
 
@@ -212,27 +220,15 @@ class Trainer:
         over the `tokens` of all ranks that carry loss, so that it depends neither on the passes nor
         on the ranks."""
         passes = self.passes.split(samples)
-        if self.is_sharded:
-            # Each pass gathers weights from all ranks, so all have as many: some without records.
-            passes += [[]] * (self.ranks.largest(len(passes)) - len(passes))
-        self.passes.begin(len(passes))
         losses = []
         for together in passes:
-            if together:
-                self.passes.prepare(together)
-                loss = self.loss_sum(together) / tokens
-            else:
-                loss = self.loss_sum(self.stand_in()) * 0
+            self.passes.prepare(together, is_alone=len(passes) == 1)
+            loss = self.loss_sum(together) / tokens
             loss.backward()
             losses.append(loss.detach())
         total = self.ranks.sum(torch.stack(losses).sum().item() if losses else 0.0)
-        if not self.is_sharded:  # shards have the gradient of the whole batch already
-            self.ranks.sum_gradients(self.optimizer.param_groups[0]["params"])
-        elif not self.ranks.largest(int(have_media(samples))):
-            # Shards of a vision tower that no record needed have gradients of zero, with which Adam
-            # would still move them: in one process they have none.
-            for part in shards.tower_parameters(self.network):
-                part.grad = None
+        trained = self.optimizer.param_groups[0]["params"]
+        shards.add_up_gradients(self.network, trained, self.ranks, have_media(samples))
         return total
 
     def note_left_out(self) -> None:
@@ -243,13 +239,8 @@ class Trainer:
         }
         self.ranks.by_first(partial(left_out.write, self.run_dir, table))
 
-    @property
-    def is_sharded(self) -> bool:
-        return shards.are_in(self.network)
-
     def stand_in(self) -> list[Inputs]:
-        """Return records for a pass that counts for nothing: the other ranks need this one for
-        theirs."""
+        """Return records for a pass that only other ranks need."""
         if self.passes.at_work:
             return self.passes.at_work
         for number in range(len(self.training)):
@@ -267,7 +258,11 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
 
     def loss_sum(self, samples: list[Inputs]) -> torch.Tensor:
-        """Return the summed cross entropy over the positions that carry loss, in one pass."""
+        """Return the summed cross entropy over the positions that carry loss, in one pass. Without
+        samples the pass counts for nothing: other ranks, with which weights are gathered, have
+        some."""
+        if not samples:
+            return self.loss_sum(self.stand_in()) * 0
         device = self.hardware.device
         there = []
         for sample in samples:
@@ -282,9 +277,7 @@ class Trainer:
         if self.features:
             self.features.expect(batch)
         labels = batch.pop("labels")[:, 1:]
-        network = self.network
-        if hasattr(network, "peft_config"):
-            network = network.get_base_model()
+        network = models.unwrapped(self.network)
         # Only these logits are computed: at a vocabulary of 151,936 the full ones cost more memory
         # than the model's activations.
         with self.hardware.autocast():
@@ -301,66 +294,39 @@ class Trainer:
         records = skipped.readable(self.reader.validation())
         for samples in self.ranks.rounds(self.passes.stream(records)):
             self.stop.check()
-            if samples:
-                loss += self.loss_sum(samples).item()
-                tokens += loss_tokens(samples)
-            elif self.is_sharded:
-                self.loss_sum(self.stand_in())
+            if samples or self.passes.are_sharded:
+                loss += self.loss_sum(samples or []).item()
+                tokens += loss_tokens(samples or [])
         has_lost = skipped.settle(self.step)
         loss, tokens = self.ranks.sum(loss), self.ranks.sum(tokens)
         self.network.train()
         line = {"step": self.step, "val/avg_loss": loss / tokens, "val/tokens": tokens}
         scores = {best_link.VAL_LOSS: loss / tokens}
         if self.held_out:
-            questions = self.reader.questions()
-            if self.is_sharded:  # all ranks answer the same, together
-                questions = skipped.read_alike(questions)
             accuracy, answers = self.held_out.accuracy(
-                self.network, questions, skipped, self.stop.check
+                self.network, self.reader.questions(), skipped, self.stop.check
             )
             has_lost |= skipped.settle(self.step)
             if answers:
                 line |= {"val/accuracy": accuracy, "val/answers": answers}
                 scores[best_link.VAL_ACCURACY] = accuracy
-        if self.is_sharded:
-            self.network.reshard()  # what is gathered outlives a pass without a backward pass
+        shards.release(self.network)
         if has_lost:
             self.note_left_out()
         self.metrics.write(line | {"val/skipped_records": len(skipped)})
         return scores
 
-    def save(self, scores: Scores) -> None:
-        """Save the state to resume from, then the model. The state tells what the validation gave,
-        so that a run killed between the two can be finished by the next (`make_up`)."""
-        self.refuse_not_finite_weights()
-        in_epochs = self.spec["train"]["ckpt"]["save_freq_in_epoch"]
-        name = f"epoch_{self.epoch}" if in_epochs else f"step_{self.step}"
-        try:
-            self.save_state(name, scores)
-        except (Failure, OSError):  # a disk too full for the state may still take the model
-            with suppress(OSError):
-                (self.run_dir / "checkpoints" / name).rmdir()
-            self.save_model(self.run_dir, name, scores)
-            raise
-        if self.leftover:
-            self.ranks.by_first(partial(run_outputs.remove, self.leftover))
-            self.leftover = None
-        self.save_model(self.run_dir, name, scores)
-
-    def save_state(self, name: str, told: dict) -> Path:
-        """Write the state to resume from, with what there is to tell beside it."""
-        state = {
+    def state(self) -> dict:
+        """Return what a checkpoint tells beside weights and moments, and a resumed run goes on
+        from."""
+        return {
             "step": self.step,
             "total_steps": self.total_steps,
             "records": len(self.training),
             "learned": self.learned,
             "left_out": {name: skipped.entries() for name, skipped in self.skipped.items()},
             **self.metrics.kept,
-            **told,
         }
-        folder = self.run_dir / "checkpoints" / name / "policy"
-        checkpointing.save_state(folder, self.network, self.optimizer, self.spec, state, self.ranks)
-        return folder
 
     def ended_early(self, id: str, why: str) -> Failure:
         """Save the state under the number of the step wherever in an epoch it is. Returns what
@@ -372,99 +338,5 @@ class Trainer:
         if not self.spec["train"]["ckpt"]["enable_checkpoint"]:
             message += "; nothing was saved: train.ckpt.enable_checkpoint is false"
             return outside(id, self.run_dir, message)
-        self.refuse_not_finite_weights()
-        folder = self.save_state(f"step_{self.step}", {"is_stop": True})
+        folder = self.saver.save_stopped(self.state())
         return outside(id, folder, f"{message}; its state is saved", fix)
-
-    def refuse_not_finite_weights(self) -> None:
-        """Raise Failure before weights are saved that no training could go on from."""
-        trained = self.optimizer.param_groups[0]["params"]
-        here = [shards.local(part.detach()) for part in trained]
-        are_finite = torch.stack([part.isfinite().all() for part in here]).all()
-        if not self.ranks.smallest(int(are_finite)):
-            raise self.not_finite("got weights that are no numbers", self.step)
-
-    def not_finite(self, message: str, step: int) -> Failure:
-        rate = self.spec["train"]["optm_lr"]
-        failure = stopping.not_finite(message, step, rate, self.run_dir.parent)
-        return self.ranks.for_rank0(failure)
-
-    def save_model(self, run_dir: Path, name: str, scores: Scores) -> None:
-        """Export the model of the present step, where the spec wants one, rank it and send it
-        where the spec says so."""
-        if self.exports():
-            checkpointing.export(
-                self.network,
-                self.base_folder,
-                run_dir / "safetensors" / name,
-                DTYPES[self.spec["train"]["param_dtype"]],
-                self.spec,
-                self.ranks,
-            )
-
-        def rank_and_send() -> None:
-            self.rank(run_dir, name, scores)
-            best = best_link.step_of(run_dir)
-            run_outputs.prune(run_dir, self.spec["train"]["ckpt"]["max_keep"], keep=[best])
-            self.upload(run_dir, name)
-
-        self.ranks.by_first(rank_and_send)
-
-    def upload(self, run_dir: Path, name: str) -> None:
-        """Send what was saved of a step where the spec says so. Raises nothing: it is on the
-        disk."""
-        ckpt = self.spec["train"]["ckpt"]
-        if self.exports():
-            uploads.send(ckpt, run_dir / "safetensors" / name, self.step == self.total_steps)
-        uploads.send_state(ckpt, run_dir / "checkpoints" / name / "policy")
-
-    def exports(self) -> bool:
-        """Return whether the spec wants the model of the present step."""
-        return self.spec["train"]["ckpt"]["export_safetensors"] or self.step == self.total_steps
-
-    def rank(self, run_dir: Path, name: str, scores: Scores) -> None:
-        """Let `best` mean this step when it is better than all so far: of equal ones it means the
-        first."""
-        score = scores.get(self.best_by)
-        if score is not None and best_link.is_better(self.best_by, score, self.best_score):
-            self.best_score = score
-            best_link.write(run_dir, name, score, self.best_by)
-
-    def take_over(self, resumed: Path, state: dict) -> None:
-        """Finish what the run that is resumed did not come to. A state that a signal let save goes
-        with the next save: no spec asked for a checkpoint there, and of names such as epoch_3 and
-        step_120 none tells the newer one."""
-        if state.get("is_stop") and not self.schedule.saves(self.step):
-            step_folder = resumed.absolute().parent
-            if step_folder.parents[2].resolve() == self.run_dir.parent.resolve():
-                self.leftover = step_folder
-        elif self.spec["train"]["ckpt"]["enable_checkpoint"]:
-            self.make_up(resumed, best_link.scores_in(state))
-
-    def make_up(self, resumed: Path, scores: Scores) -> None:
-        """Do what the run that is resumed did not come to after it had saved the state `resumed`
-        (it was killed, or the disk was full): the model of that step, and its place among the
-        best."""
-        step_folder = resumed.absolute().parent
-        run_dir, name = step_folder.parent.parent, step_folder.name
-        is_own = run_dir.parent.resolve() == self.run_dir.parent.resolve()
-        if not is_own and self.step < self.total_steps:
-            return  # nothing is written into the folder of another training
-        model = run_dir / "safetensors" / name
-        # Rank 0 looks, so that all ranks go the same way from here.
-        is_whole = self.ranks.by_first(
-            lambda: model.is_dir() and not has_errors(run_outputs.verify(model))
-        )
-        if is_whole or not self.exports():
-            if is_own and self.ranks.is_first:
-                self.rank(run_dir, name, scores)
-                self.upload(run_dir, name)
-            return
-        if is_own:
-            self.save_model(run_dir, name, scores)
-        else:
-            self.save(scores)
-        say(f"resume: wrote the model of step {self.step}, which was missing")
-        line = {"step": self.step, "total_steps": self.total_steps, "epoch": self.epoch}
-        lost = len(self.skipped[left_out.TRAINING])
-        self.metrics.write(line | {"train/skipped_records": lost})
