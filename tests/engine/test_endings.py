@@ -1,6 +1,5 @@
 """Trainings that end before their last step: signals, numbers that are none, a full GPU."""
 
-import json
 import os
 import signal
 from functools import partial
@@ -9,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import Forked, one_thread
-from safetensors.torch import load_file
-from training import run, short_training
+from training import metrics, run, same, weights
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import run_outputs
@@ -23,27 +21,9 @@ from cosmos_reason.spec import document
 
 
 @pytest.fixture
-def train_spec(tiny_model, dataset, tmp_path):
-    return short_training(tiny_model, dataset, tmp_path / "out")
-
-
-@pytest.fixture
 def in_one_thread():
     with one_thread():
         yield
-
-
-def weights(folder, step="step_4"):
-    return load_file(folder / "safetensors" / step / "model.safetensors")
-
-
-def steps(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line["step"] for line in lines if "train/loss" in line]
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
 
 
 def train_and_signal(spec, after, name):
@@ -89,50 +69,43 @@ def test_a_signal_lets_the_step_end_and_a_resume_reaches_the_same_weights(
         ("resume", "step_3", True)
     ]
     run(train_spec, train__resume=True)
-    assert steps(out / "run") == [1, 2, 3, 4]
+    assert [line["step"] for line in metrics(out / "run", "train/loss")] == [1, 2, 3, 4]
     assert same(weights(out / "run"), weights(tmp_path / "whole" / "whole"))
     left = [path.name for path in (out / "run" / "checkpoints").iterdir()]
     assert left == ["step_4"], "no checkpoint was asked for where the signal came"
 
 
-def test_a_signal_where_a_save_is_due_costs_no_model(train_spec, tmp_path, monkeypatch):
-    real = train.Trainer.accumulate
+@pytest.fixture
+def signaled(monkeypatch):
+    """Runs a training to which a signal comes while it takes the step after a number of steps."""
 
-    def signaled(self, *batch):
-        if self.step == 1:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        return real(self, *batch)
+    def run_until(number, after, spec, **changes):
+        real = train.Trainer.accumulate
 
-    with monkeypatch.context() as patch:
-        patch.setattr(train.Trainer, "accumulate", signaled)
-        with pytest.raises(Failure, match=r"ENGINE-STOPPED.*step 2 of 4"):
-            run(train_spec)
+        def accumulate(self, *batch):
+            if self.step == after:
+                os.kill(os.getpid(), number)
+            return real(self, *batch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(train.Trainer, "accumulate", accumulate)
+            with pytest.raises(Failure, match=rf"ENGINE-STOPPED.*step {after + 1} of"):
+                run(spec, **changes)
+
+    return run_until
+
+
+def test_a_signal_where_a_save_is_due_costs_no_model(train_spec, tmp_path, signaled):
+    signaled(signal.SIGUSR1, 1, train_spec)
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, "as it was before"
     run(train_spec, train__resume=True)
     models = {c.step for c in run_outputs.find(tmp_path / "out") if c.kind == "model"}
     assert models == {"step_2", "step_4"}
 
 
-def test_what_a_signal_let_save_goes_with_the_next_save_of_an_epoch(
-    train_spec, tmp_path, monkeypatch
-):
-    real = train.Trainer.accumulate
-
-    def signaled(self, *batch):
-        if self.step == 6:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, *batch)
-
-    in_epochs = {
-        "train__max_num_steps": None,
-        "train__epoch": 2,
-        "train__ckpt__save_freq_in_epoch": 1,
-        "train__ckpt__max_keep": 1,
-    }
-    with monkeypatch.context() as patch:
-        patch.setattr(train.Trainer, "accumulate", signaled)
-        with pytest.raises(Failure, match=r"ENGINE-STOPPED"):
-            run(train_spec, **in_epochs)
+def test_what_a_signal_let_save_goes_with_the_next_save_of_an_epoch(train_spec, tmp_path, signaled):
+    ckpt = {"train__ckpt__save_freq_in_epoch": 1, "train__ckpt__max_keep": 1}
+    signaled(signal.SIGTERM, 6, train_spec, train__max_num_steps=None, train__epoch=2, **ckpt)
     run(train_spec, train__resume=True)
     kept = {path.name for path in (tmp_path / "out" / "run" / "safetensors").iterdir()}
     assert "epoch_2" in kept

@@ -1,7 +1,6 @@
 """The embedded engine on a real tiny checkpoint and real clips."""
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from forked import Forked, one_thread
 from huggingface_hub import constants
 from safetensors.torch import load_file
 from support import files_up_to, run_script
-from training import VISION, run, short_training
+from training import VISION, course, metrics, run, same, short_training, weights
 
 from cosmos_reason.base import files, progress
 from cosmos_reason.base.findings import Failure
@@ -41,11 +40,6 @@ from cosmos_reason.spec import document
 LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
 
 
-@pytest.fixture
-def train_spec(tiny_model, dataset, tmp_path):
-    return short_training(tiny_model, dataset, tmp_path / "out")
-
-
 @pytest.fixture(scope="module")
 def whole(tiny_model, dataset, tmp_path_factory):
     """The output of that training from the first step to the last."""
@@ -60,20 +54,6 @@ def out(whole, train_spec):
     return shutil.copytree(whole, Path(train_spec["train"]["output_dir"]), symlinks=True)
 
 
-def weights(folder, step="step_4"):
-    return load_file(folder / "safetensors" / step / "model.safetensors")
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(
-        torch.equal(first[name], second[name]) for name in first
-    )
-
-
-def metrics(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_run_leaves_checkpoints_metrics_and_a_best_link_that_resolves(out):
     found = run_outputs.find(out)
     assert {c.name: c.complete for c in found} == {
@@ -82,14 +62,10 @@ def test_a_run_leaves_checkpoints_metrics_and_a_best_link_that_resolves(out):
         "run/checkpoints/step_2/policy": True,
         "run/checkpoints/step_4/policy": True,
     }
-    steps = [line for line in metrics(out / "run") if "train/loss" in line]
+    steps = metrics(out / "run", "train/loss")
     assert [line["step"] for line in steps] == [1, 2, 3, 4]
     assert steps[-1]["train/loss"] < steps[0]["train/loss"]
-    losses = {
-        line["step"]: line["val/avg_loss"]
-        for line in metrics(out / "run")
-        if "val/avg_loss" in line
-    }
+    losses = {line["step"]: line["val/avg_loss"] for line in metrics(out / "run", "val/avg_loss")}
     best = min(losses, key=losses.get)
     assert (out / "best" / "safetensors").resolve().name == f"step_{best}"
     assert files.read_json(out / "best" / "best_score.json")["best_score"] == losses[best]
@@ -109,7 +85,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(train_spec,
         shutil.rmtree(out / "run" / part / "step_4")
     run(train_spec, train__timestamp="again", train__resume=True)
     assert same(weights(out / "again"), expected)
-    assert [line["step"] for line in metrics(out / "again") if "train/loss" in line] == [3, 4]
+    assert [line["step"] for line in metrics(out / "again", "train/loss")] == [3, 4]
 
 
 def test_resuming_a_finished_run_trains_nothing(train_spec, out):
@@ -267,9 +243,9 @@ def test_the_loss_does_not_depend_on_the_passes(train_spec, tmp_path):
             custom__transformers_engine=options,
             train__timestamp=str(number),
         )
-        told.append(metrics(tmp_path / "out" / str(number)))
+        told.append(tmp_path / "out" / str(number))
     for key in ("train/loss", "train/grad_norm", "val/avg_loss"):
-        alone, some, all_together = ([line[key] for line in one if key in line] for one in told)
+        alone, some, all_together = (course(one, key) for one in told)
         assert alone == pytest.approx(all_together, rel=1e-4)
         assert some == pytest.approx(all_together, rel=1e-4)
 
@@ -390,7 +366,7 @@ def test_qwen2_5_vl_is_trained_exported_and_asked_as_qwen3_vl_is(
     assert run_outputs.verify(exported) == []
     stored, _ = safetensors_files.read_folder(tiny_reason1)
     assert safetensors_files.read_folder(exported)[0].keys() == stored.keys()
-    losses = [line["train/loss"] for line in metrics(tmp_path / "out/run") if "train/loss" in line]
+    losses = course(tmp_path / "out" / "run", "train/loss")
     assert losses[-1] < losses[0]
     assert answering(evaluate_spec, exported, False)
 
@@ -540,11 +516,10 @@ def test_waiting_for_records_is_part_of_a_steps_time(train_spec, tmp_path, monke
 
     monkeypatch.setattr(Encoder, "encode_training", slow)
     run(train_spec)
-    for line in metrics(tmp_path / "out" / "run"):
-        if "train/loss" in line:
-            batch = train_spec["train"]["train_batch_per_replica"]
-            assert line["train/waiting_seconds"] >= 0.05 * batch
-            assert line["train/step_seconds"] > line["train/waiting_seconds"]
+    batch = train_spec["train"]["train_batch_per_replica"]
+    for line in metrics(tmp_path / "out" / "run", "train/loss"):
+        assert line["train/waiting_seconds"] >= 0.05 * batch
+        assert line["train/step_seconds"] > line["train/waiting_seconds"]
 
 
 def test_runs_of_one_second_get_folders_of_their_own_and_a_jobs_run_names_it(train_spec, tmp_path):

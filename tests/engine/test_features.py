@@ -84,17 +84,6 @@ def computed():
         yield counts
 
 
-def test_a_run_computes_each_clip_once_and_learns_the_same(computed, plain, spec, tmp_path, capsys):
-    expected, weights = plain
-    losses, cached = run(spec, tmp_path / "cached", 1.0)
-    assert losses == pytest.approx(expected, rel=CLOSE)
-    assert weights.keys() == cached.keys()
-    for name, weight in weights.items():
-        assert (cached[name] - weight).norm() <= 100 * CLOSE * weight.norm() + CLOSE, name
-    assert sum(computed) == 16  # 12 clips of training, 4 of validation
-    assert "kept up to 1 GiB of host memory" in capsys.readouterr().err
-
-
 @pytest.fixture
 def decoded(tmp_path, monkeypatch):
     """A file with a mark for each clip that was decoded, in whatever process."""
@@ -110,14 +99,20 @@ def decoded(tmp_path, monkeypatch):
     return marks
 
 
-def test_a_clip_whose_features_are_kept_is_not_decoded_again(plain, spec, tmp_path, decoded):
-    """Of two epochs and two validations, the second of each."""
+def test_a_run_computes_each_clip_once_and_learns_the_same(
+    computed, decoded, plain, spec, tmp_path, capsys
+):
+    """Nor does it decode a clip again whose features are kept: of two epochs and two validations
+    in the second of each."""
     expected, weights = plain
     spec["custom"]["transformers_engine"]["frame_cache_gib"] = 0
     losses, cached = run(spec, tmp_path / "cached", 1.0)
     assert losses == pytest.approx(expected, rel=CLOSE)
+    assert weights.keys() == cached.keys()
     for name, weight in weights.items():
         assert (cached[name] - weight).norm() <= 100 * CLOSE * weight.norm() + CLOSE, name
+    assert sum(computed) == 16  # 12 clips of training, 4 of validation
+    assert "kept up to 1 GiB of host memory" in capsys.readouterr().err
     # 36 records and 12 of validation, less those about clips of an earlier batch.
     assert 12 + 4 <= len(decoded.read_text()) < 36 + 12
 

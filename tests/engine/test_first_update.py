@@ -10,7 +10,7 @@ import pytest
 import torch
 from forked import one_thread
 from support import ROOT
-from training import run, short_training
+from training import course, metrics, run
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import model as models
@@ -23,20 +23,9 @@ LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
 
 
 @pytest.fixture
-def spec(tiny_model, dataset, tmp_path):
-    table = short_training(tiny_model, dataset, tmp_path / "out")
-    table["validation"]["enable"] = False
-    return table
-
-
-def lines(folder):
-    text = (folder / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines() if "train/loss" in line]
-
-
-def lines_of_run(spec):
-    (folder,) = [path.parent for path in outputs(spec).glob("*/metrics.jsonl")]
-    return lines(folder)
+def spec(train_spec):
+    train_spec["validation"]["enable"] = False
+    return train_spec
 
 
 def outputs(spec):
@@ -89,7 +78,8 @@ def test_each_part_is_said_with_its_gradient(spec, capsys, tuning):
         assert bool(train) == (name in trained) == bool(norm), name
         assert bool(frozen) == (name not in trained), name
     norms = [norm**2 for _, _, norm in found.values()]
-    assert sum(norms) ** 0.5 == pytest.approx(lines_of_run(spec)[0]["train/grad_norm"], rel=0.01)
+    (told,) = course(outputs(spec) / "run", "train/grad_norm")
+    assert sum(norms) ** 0.5 == pytest.approx(told, rel=0.01)
 
 
 def test_a_part_that_gets_no_gradient_ends_the_run_before_its_weights_change(spec, monkeypatch):
@@ -137,7 +127,7 @@ def test_text_alone_judges_no_tower(spec, dataset, tmp_path, capsys):
 def test_the_loss_of_a_run_weighs_tokens_alike_also_after_a_stop(spec, dataset, tiny_model):
     with one_thread():
         run(spec, train__max_num_steps=4)
-        whole = lines_of_run(spec)
+        whole = metrics(outputs(spec) / "run", "train/loss")
         full = document.with_defaults("train", spec)
         samples, _ = setup.datasets(full, tiny_model, models.load_tokenizer(tiny_model))
         per_epoch, total = setup.plan_steps(len(samples), full["train"])
@@ -150,10 +140,8 @@ def test_the_loss_of_a_run_weighs_tokens_alike_also_after_a_stop(spec, dataset, 
         for part in ("checkpoints", "safetensors"):
             shutil.rmtree(outputs(spec) / "run" / part / "step_4")
         run(spec, train__timestamp="again", train__resume=True)
-    again = lines(outputs(spec) / "again")
-    assert [line["train/mean_loss"] for line in again] == [
-        line["train/mean_loss"] for line in whole[2:]
-    ]
+    again = course(outputs(spec) / "again", "train/mean_loss")
+    assert again == [line["train/mean_loss"] for line in whole[2:]]
 
 
 TOGETHER = """

@@ -175,6 +175,7 @@ def test_a_reader_of_questions_that_dies_or_hangs_is_a_finding(
 
 
 def test_only_pixels_come_with_a_handle():
+    """One for each tensor of 32 records would let a GPU wait for 0.1 s."""
     question = SimpleNamespace(id="q")
     inputs = {"input_ids": torch.arange(3), "pixel_values": torch.ones(2)}
     arriving = read_ahead.encoded([[question]] * 2, lambda _: inputs, 1, 1)

@@ -1,6 +1,5 @@
 """What a training reads, and in which order."""
 
-import json
 import os
 from itertools import chain
 
@@ -8,12 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
-from training import run, short_training
+from training import metrics, run, same, weights
 
 from cosmos_reason.engine.encode import Encoder
-from cosmos_reason.engine.samples import for_a_pipe, from_a_pipe
-from cosmos_reason.engine.train.features import OUTLINES
 from cosmos_reason.engine.train.ranks import Ranks
 from cosmos_reason.engine.train.reading import Reader
 from cosmos_reason.engine.train.schedule import Schedule
@@ -75,18 +71,6 @@ class Numbers:
         return {"input_ids": torch.tensor([number])}
 
 
-def test_of_what_processes_read_only_pixels_take_a_handle():
-    """A handle for each tensor of 32 records would let a GPU wait for 0.1 s a step."""
-    inputs = {"input_ids": torch.arange(3), "pixel_values": torch.ones(2, 4), OUTLINES: ("one",)}
-    arrays = for_a_pipe(inputs)
-    assert [key for key, part in arrays.items() if isinstance(part, torch.Tensor)] == [
-        "pixel_values"
-    ]
-    again = from_a_pipe(arrays)
-    assert again.keys() == inputs.keys() and again[OUTLINES] == ("one",)
-    assert all(torch.equal(again[key], inputs[key]) for key in ("input_ids", "pixel_values"))
-
-
 @given(
     st.integers(1, 20), st.integers(1, 6), st.integers(1, 3), st.integers(0, 9), st.integers(0, 5)
 )
@@ -121,9 +105,8 @@ def test_validations_are_where_the_state_is_saved_and_where_they_are_due():
 
 
 def test_other_processes_read_validation_clips_and_questions_and_nothing_changes(
-    tiny_model, dataset, tmp_path, monkeypatch
+    train_spec, tmp_path, monkeypatch
 ):
-    spec = short_training(tiny_model, dataset, tmp_path / "out")
     readers = tmp_path / "readers"
     for name in ("encode_training", "encode_prompt"):
         monkeypatch.setattr(Encoder, name, noting(name, getattr(Encoder, name), readers))
@@ -136,18 +119,14 @@ def test_other_processes_read_validation_clips_and_questions_and_nothing_changes
         readers.unlink(missing_ok=True)
         name = f"with-{workers}"
         loaders = {"train__train_policy__dataloader_num_workers": workers}
-        run(spec, train__timestamp=name, **loaders, **ways)
+        run(train_spec, train__timestamp=name, **loaders, **ways)
         noted = {tuple(line.split()) for line in readers.read_text().splitlines()}
         assert {called for called, _ in noted} == {"encode_training", "encode_prompt"}
         own = {process == str(os.getpid()) for _, process in noted}
         assert own == {workers == 0}
         told.append(numbers_of(tmp_path / "out" / name))
     assert told[0] == told[1]
-    first, second = (
-        load_file(tmp_path / "out" / name / "safetensors" / "step_4" / "model.safetensors")
-        for name in ("with-0", "with-2")
-    )
-    assert all(first[name].equal(second[name]) for name in first)
+    assert same(*(weights(tmp_path / "out" / name) for name in ("with-0", "with-2")))
 
 
 def noting(name, call, path):
@@ -161,6 +140,5 @@ def noting(name, call, path):
 
 def numbers_of(run_dir):
     """All that is no time."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     timed = ("time", "train/step_seconds", "train/waiting_seconds", "train/tokens_per_second")
-    return [{key: line[key] for key in line if key not in timed} for line in lines]
+    return [{key: line[key] for key in line if key not in timed} for line in metrics(run_dir)]

@@ -1,11 +1,9 @@
 """Records whose media cannot be read while a training runs: left out, counted, named, bounded."""
 
-import json
 import shutil
 
 import pytest
-from safetensors.torch import load_file
-from training import run, short_training
+from training import course, metrics, run, same, weights
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
@@ -19,11 +17,6 @@ WORKERS = [0, pytest.param(2, marks=pytest.mark.integration)]
 
 
 @pytest.fixture
-def train_spec(tiny_model, dataset, tmp_path):
-    return short_training(tiny_model, dataset, tmp_path / "out")
-
-
-@pytest.fixture
 def own_data(dataset, tmp_path):
     """Copies a split; returns the change of a spec that takes it, and its clips."""
 
@@ -33,24 +26,6 @@ def own_data(dataset, tmp_path):
         return {DATA[split]: table}, sorted((folder / "videos").iterdir())
 
     return copied
-
-
-def lines(run_dir, key):
-    written = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in written if key in line]
-
-
-def column(run_dir, key):
-    return [line[key] for line in lines(run_dir, key)]
-
-
-def weights(run_dir, step="step_4"):
-    return load_file(run_dir / "safetensors" / step / "model.safetensors")
-
-
-def assert_same(first, second):
-    assert first.keys() == second.keys()
-    assert all(first[name].equal(second[name]) for name in first)
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -67,7 +42,7 @@ def test_a_training_clip_that_is_lost_is_left_out_named_and_counted(
     assert told.count(f"{LOST} {clips[0]}: ") == 1
     assert told.count("warning: 3 of 36 training records were left out") == 1
     run_dir = tmp_path / "out" / "run"
-    counts = [line["train/skipped_records"] for line in lines(run_dir, "epoch")]
+    counts = [line["train/skipped_records"] for line in metrics(run_dir, "epoch")]
     assert counts == sorted(counts) and (counts[0], counts[-1]) == (0, 3)
     assert left_out.counts(run_dir) == {"training": (3, 36), "validation": (0, 12)}
     entries = files.read_json(run_dir / left_out.FILE)["training"]["left_out"]
@@ -88,7 +63,7 @@ def test_a_resumed_run_keeps_the_count_and_forgets_what_its_steps_read_again(
     shutil.rmtree(run_dir / "checkpoints" / "step_4")
     run(train_spec, train__resume=True, train__timestamp="again", **data, **unshuffled)
     again = tmp_path / "out" / "again"
-    assert [line["train/skipped_records"] for line in lines(again, "epoch")] == [3, 3]
+    assert [line["train/skipped_records"] for line in metrics(again, "epoch")] == [3, 3]
     assert left_out.counts(again)["training"] == left_out.counts(run_dir)["training"] == (3, 36)
     state = run_dir / "checkpoints" / "step_2" / "policy" / run_outputs.TRAINER_STATE
     record = files.read_json(state)
@@ -97,7 +72,7 @@ def test_a_resumed_run_keeps_the_count_and_forgets_what_its_steps_read_again(
     shutil.rmtree(again)
     run(train_spec, train__resume=True, train__timestamp="run", **data, **unshuffled)
     assert not (run_dir / left_out.FILE).exists()
-    assert lines(run_dir, "epoch")[-1]["train/skipped_records"] == 0
+    assert metrics(run_dir, "epoch")[-1]["train/skipped_records"] == 0
 
 
 def test_a_step_of_which_nothing_can_be_read_changes_nothing(train_spec, own_data, tmp_path):
@@ -107,9 +82,9 @@ def test_a_step_of_which_nothing_can_be_read_changes_nothing(train_spec, own_dat
     short = {"train__max_num_steps": 2, "train__ckpt__save_freq": 1, "validation__enable": False}
     run(train_spec, **data, **alone, **short)
     run_dir = tmp_path / "out" / "run"
-    assert [line.get("train/loss") for line in lines(run_dir, "epoch")] == [None, None]
+    assert [line.get("train/loss") for line in metrics(run_dir, "epoch")] == [None, None]
     first, second = weights(run_dir, "step_1"), weights(run_dir, "step_2")
-    assert_same(first, second)
+    assert same(first, second)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -136,7 +111,7 @@ def test_more_lost_records_than_may_be_end_a_training_that_can_be_resumed(
         clip.write_bytes(content)
     run(train_spec, train__resume=True)
     expected, resumed = (weights(tmp_path / name / "run") for name in ("whole", "out"))
-    assert_same(expected, resumed)
+    assert same(expected, resumed)
 
 
 # -- validation ------------------------------------------------------------------------------------
@@ -161,11 +136,11 @@ def test_a_validation_clip_that_is_lost_is_left_out_of_losses_and_answers(
     assert told.count(LOST) == told.count(f"{LOST} {clips[1]}: ") == 1
     assert "do not compare them" in told
     without, run_dir = tmp_path / "out" / "fewer", tmp_path / "out" / "run"
-    assert column(run_dir, "val/skipped_records") == [3, 3]
-    assert column(run_dir, "val/answers") == [9, 9]
+    assert course(run_dir, "val/skipped_records") == [3, 3]
+    assert course(run_dir, "val/answers") == [9, 9]
     for key in ("val/avg_loss", "val/tokens", "val/accuracy", "val/answers"):
-        assert column(run_dir, key) == pytest.approx(column(without, key), rel=1e-6), key
-    assert_same(weights(without), weights(run_dir))
+        assert course(run_dir, key) == pytest.approx(course(without, key), rel=1e-6), key
+    assert same(weights(without), weights(run_dir))
 
 
 def test_a_validation_record_that_was_lost_once_stays_out_of_the_run(
@@ -179,8 +154,8 @@ def test_a_validation_record_that_was_lost_once_stays_out_of_the_run(
     lost.rename(clips[1])
     shutil.rmtree(tmp_path / "second" / "run" / "checkpoints" / "step_4")
     run(train_spec, train__resume=True, train__timestamp="again", **data)
-    (last,) = lines(tmp_path / "second" / "again", "val/avg_loss")
-    (_, before) = lines(tmp_path / "second" / "run", "val/avg_loss")
+    (last,) = metrics(tmp_path / "second" / "again", "val/avg_loss")
+    (_, before) = metrics(tmp_path / "second" / "run", "val/avg_loss")
     assert last["val/skipped_records"] == 3 and last["val/tokens"] == before["val/tokens"]
     assert last["val/avg_loss"] == before["val/avg_loss"]
 

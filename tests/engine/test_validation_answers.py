@@ -1,11 +1,7 @@
 """Held-out questions that a training answers at every validation."""
 
-import json
-
-import pytest
 from evaluating import rows_of
-from safetensors.torch import load_file
-from training import run, short_training
+from training import metrics, run, same, weights
 
 from cosmos_reason.base import files
 from cosmos_reason.data import annotations
@@ -17,29 +13,14 @@ from cosmos_reason.evaluation import run as evaluation
 ENGINE = "custom__transformers_engine__"
 
 
-@pytest.fixture
-def train_spec(tiny_model, dataset, tmp_path):
-    return short_training(tiny_model, dataset, tmp_path / "out")
-
-
-def validations(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if "val/avg_loss" in line]
-
-
-def weights(folder, step="step_4"):
-    return load_file(folder / "safetensors" / step / "model.safetensors")
-
-
 def test_the_accuracy_is_that_of_an_evaluation_and_training_goes_on_as_without(
     train_spec, evaluate_spec, tmp_path
 ):
     run(train_spec, train__timestamp="without")
     run(train_spec, train__timestamp="with", **{ENGINE + "validate_answers": 100})
-    told = validations(tmp_path / "out" / "with")
+    told = metrics(tmp_path / "out" / "with", "val/avg_loss")
     assert [(line["step"], line["val/answers"]) for line in told] == [(2, 12), (4, 12)]
-    alone, beside = weights(tmp_path / "out" / "without"), weights(tmp_path / "out" / "with")
-    assert all(alone[name].equal(beside[name]) for name in alone)
+    assert same(weights(tmp_path / "out" / "without"), weights(tmp_path / "out" / "with"))
     for line in told:
         model = tmp_path / "out" / "with" / "safetensors" / f"step_{line['step']}"
         evaluate_spec["model"]["model_name"] = str(model)
