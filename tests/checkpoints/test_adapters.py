@@ -2,13 +2,9 @@
 
 import json
 import os
-import random
-import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from support import ROOT, run_script
@@ -194,54 +190,6 @@ def test_a_whole_module_of_another_dtype_is_rounded_a_part_at_a_time(
     assert torch.equal(weights(tmp_path / "merged")["lm_head.weight"], saved.float())
 
 
-def test_qwen_2_5_is_stored_under_other_names_than_peft_uses(tmp_path):
-    import torch
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-
-    text = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-    }
-    text |= {
-        "num_key_value_heads": 2,
-        "vocab_size": 320,
-        "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
-    }
-    vision = {
-        "depth": 1,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_heads": 2,
-        "out_hidden_size": 64,
-    }
-    model = Qwen2_5_VLForConditionalGeneration(
-        Qwen2_5_VLConfig(text_config=text, vision_config=vision)
-    )
-    model.save_pretrained(tmp_path / "base")
-    assert any(
-        name.startswith("model.layers.")
-        for name in safetensors_files.read_folder(tmp_path / "base")[0]
-    )
-    network = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "attn.qkv"]))
-    for name, parameter in network.named_parameters():
-        if "lora_B" in name:
-            parameter.data.normal_()
-    network.save_pretrained(tmp_path / "adapter")
-    adapters.merge(
-        adapters.read(tmp_path / "adapter"), tmp_path / "base", tmp_path / "merged", jobs=1
-    )
-    kind = Qwen2_5_VLForConditionalGeneration
-    ours = kind.from_pretrained(tmp_path / "merged", dtype=torch.float32).state_dict()
-    theirs = PeftModel.from_pretrained(
-        kind.from_pretrained(tmp_path / "base"), tmp_path / "adapter"
-    )
-    for name, tensor in theirs.merge_and_unload().state_dict().items():
-        assert torch.allclose(ours[name], tensor, atol=1e-5)
-
-
 def rewrite(folder, change):
     from safetensors.numpy import load_file, save_file
 
@@ -330,50 +278,6 @@ def test_a_base_that_shrinks_or_is_not_finite_gives_no_model(base, trained, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "broken"]
 
 
-def test_merges_that_end_at_any_moment(base, trained, tmp_path):
-    """SIGTERM, SIGKILL and a file size limit, which refuses bytes as a full disk does, at random
-    moments."""
-    run = tmp_path / "out" / "20260101000000" / "safetensors"
-    shutil.copytree(trained, run / "step_1")
-    out, chance = tmp_path / "merged", random.Random(3)
-    script = [
-        sys.executable,
-        ROOT / "scripts/select_checkpoint.py",
-        tmp_path / "out",
-        "--by",
-        "step_1",
-        "--merge",
-        out,
-    ]
-    for number in range(6):
-        if number % 3 == 2:
-            limit = f"ulimit -f {chance.randrange(1, 400)}; exec " + shlex.join(map(str, script))
-            done = subprocess.run(
-                ["bash", "-c", limit], capture_output=True, text=True, check=False
-            )
-            assert (
-                done.returncode == 3
-                and "OS-ERROR" in done.stderr
-                and "Traceback" not in done.stderr
-            )
-        else:
-            process = subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(chance.uniform(0.1, 0.6))
-            process.send_signal(signal.SIGKILL if number % 3 else signal.SIGTERM)
-            process.wait()
-        if out.exists():  # the signal may come when all is done
-            assert run_outputs.verify(out) == []
-            shutil.rmtree(out)
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == [
-        "merged",
-        "out",
-    ]
-    adapters.merge(adapters.read(trained), base, tmp_path / "calm", jobs=1)
-    for path in out.iterdir():
-        assert path.read_bytes() == (tmp_path / "calm" / path.name).read_bytes()
-
-
 def test_merges_that_are_killed_full_or_two_at_once(base, trained, tmp_path, monkeypatch):
     adapter, out = adapters.read(trained), tmp_path / "merged"
     script = f"""
@@ -436,10 +340,6 @@ def test_the_command_says_where_the_adapter_is_and_where_it_was_merged(command, 
     again = run_script(*command, "--merge", merged, "--json")
     assert again.returncode == 2
     assert json.loads(again.stdout)["findings"][0]["id"] == "CKPT-OUTPUT-EXISTS"
-
-
-def test_the_command_fixes_an_adapter(command, tmp_path):
-    assert run_script(*command, "--fix-adapter", tmp_path / "fixed").returncode == 0
 
 
 def test_without_a_name_the_fix_says_how_one_is_chosen(command, tmp_path):

@@ -60,23 +60,11 @@ def rewrite(path, change):
 
 
 def test_every_reasoner_and_vision_tensor_arrives_bit_for_bit(published, tmp_path):
+    """Under which names, transformers tells (below)."""
     done = convert(published, tmp_path / "out", flags=["--max-shard-size", "500KB"])
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"converted_checkpoint={tmp_path / 'out'}\nstatus=converted\n"
     before, after = contents(published), contents(tmp_path / "out")
-    pairs = {
-        "layers.2.self_attn.norm_k.weight": "model.language_model.layers.2.self_attn.k_norm.weight",
-        "layers.0.self_attn.to_out.weight": "model.language_model.layers.0.self_attn.o_proj.weight",
-        "layers.1.mlp.down_proj.weight": "model.language_model.layers.1.mlp.down_proj.weight",
-        "embed_tokens.weight": "model.language_model.embed_tokens.weight",
-        "norm.weight": "model.language_model.norm.weight",
-        "lm_head.weight": "lm_head.weight",
-        "blocks.0.attn.qkv.weight": "model.visual.blocks.0.attn.qkv.weight",
-    }
-    deep = "deepstack_merger_list.1.linear_fc2.bias"
-    pairs[deep] = f"model.visual.{deep}"
-    for old, new in pairs.items():
-        assert after[new] == before[old]
     dropped = re.compile("_moe_gen|proj_in|add|^(proj_out|time|audio|action)")
     kept_bytes = [before[name][2] for name in before if not dropped.search(name)]
     assert sorted(after[name][2] for name in after) == sorted(kept_bytes)
@@ -275,7 +263,6 @@ def loop(source):
     [
         (lambda source: shutil.rmtree(source), "CKPT-SOURCE-MISSING", 2),
         (lambda source: (source / "config.json").write_text("{"), "FILE-NOT-JSON", 2),
-        (set_config(model_type="llama"), "CKPT-NOT-OMNI", 2),
         (set_config(model_type="qwen3_vl"), "CKPT-NOT-OMNI", 2),
         (set_config(model_type="llama"), "CKPT-NOT-OMNI", 2),
         (set_config(text_config=None), "CKPT-CONFIG-PARTIAL", 2),
