@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cosmos_reason.base import bundle, site
 from cosmos_reason.base.families import FAMILIES, Geometry
@@ -380,7 +381,7 @@ def of_spec(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | N
     """Return the plan of a spec (a `Case`) whose longest sample has so many tokens; None for a
     model of unknown size."""
     if case.action in actions.TRAINING:
-        return _training_plan(case, tokens, vision_tokens, text_tokens)
+        return of_training(case, case.model, case.cosmos, tokens, vision_tokens, text_tokens)
     sizes = geometry(case(case.params.get("base", "")) or case.model)
     if sizes is None:
         return None
@@ -405,31 +406,40 @@ def of_spec(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | N
     )
 
 
-def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | None:
-    sizes = geometry(case.model)
+def of_training(
+    value: Callable[[str], Any],
+    model: str,
+    is_cosmos: bool,
+    tokens: int,
+    vision_tokens: int,
+    text_tokens: int,
+) -> Plan | None:
+    """Return the plan of a training: `value` of each key of its complete spec, by cosmos-rl or the
+    embedded engine; None for a model of unknown size."""
+    sizes = geometry(model)
     if sizes is None:
         return None
     lora_rank = 0
     lora_targets = ()
-    if case("policy.lora") is not None:
-        lora_rank = case("policy.lora.r")
-        targets = case("policy.lora.target_modules")
+    if value("policy.lora") is not None:
+        lora_rank = value("policy.lora.r")
+        targets = value("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
-    shards = case("policy.parallelism.dp_shard_size")
-    if case.cosmos:
-        batch = case("train.train_policy.mini_batch")
-        shards *= case("policy.parallelism.tp_size")
+    shards = value("policy.parallelism.dp_shard_size")
+    if is_cosmos:
+        batch = value("train.train_policy.mini_batch")
+        shards *= value("policy.parallelism.tp_size")
     else:
         # The embedded engine packs what fits the GPU, unless it is told how much, and has an
         # adapter and its base whole on every rank.
-        asked = case(TOKENS_PER_PASS) or 0
-        batch = max(1, min(case(BATCH), asked // max(1, tokens)))
-        shards = 1 if case("policy.lora") else shards
-    loss_tokens = tokens if case.cosmos else min(tokens, text_tokens)
-    is_rl = case.action == "grpo"
+        asked = value(TOKENS_PER_PASS) or 0
+        batch = max(1, min(value(BATCH), asked // max(1, tokens)))
+        shards = 1 if lora_rank else shards
+    loss_tokens = tokens if is_cosmos else min(tokens, text_tokens)
+    is_rl = value("train.train_policy.type") == "grpo"
     rollout_share = 0.0
-    if is_rl and case("mode") != "disaggregated":
-        rollout_share = case(SHARE)
+    if is_rl and value("mode") != "disaggregated":
+        rollout_share = value(SHARE)
     return Plan(
         geometry=sizes,
         tokens=tokens,
@@ -437,24 +447,24 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         loss_tokens=loss_tokens,
         batch=batch,
         shards=shards,
-        master=BYTES[case("train.master_dtype")],
+        master=BYTES[value("train.master_dtype")],
         lora_rank=lora_rank,
         lora_targets=lora_targets,
-        sharded_engine=case.cosmos,
-        checkpointing=case("policy.model_gradient_checkpointing"),
-        states_on_host=case.cosmos and case("train.fsdp_offload"),
-        activations_on_host=case.cosmos and case("train.activation_offload"),
+        sharded_engine=is_cosmos,
+        checkpointing=value("policy.model_gradient_checkpointing"),
+        states_on_host=is_cosmos and value("train.fsdp_offload"),
+        activations_on_host=is_cosmos and value("train.activation_offload"),
         # The policy of GRPO needs its logits (cosmos-rl's util.py fuses them for sft alone).
-        fused_loss=case.cosmos and not is_rl and case("policy.enable_liger_fused_cross_entropy"),
+        fused_loss=is_cosmos and not is_rl and value("policy.enable_liger_fused_cross_entropy"),
         is_rl=is_rl,
-        new_tokens=case("rollout.max_response_length") if is_rl else 0,
-        reference=is_rl and case("train.train_policy.kl_beta") > 0,
+        new_tokens=value("rollout.max_response_length") if is_rl else 0,
+        reference=is_rl and value("train.train_policy.kl_beta") > 0,
         rollout_share=rollout_share,
-        longest=case("policy.model_max_length"),
+        longest=value("policy.model_max_length"),
         # Whether a step may take several passes.
-        accumulates=case.cosmos
-        or (case(BATCH) > 1 and case(BATCH) * tokens > (case(TOKENS_PER_PASS) or ENOUGH_TOKENS)),
-        fp8_base=bool(lora_rank) and not case.cosmos and case(BASE_PRECISION) == "fp8",
+        accumulates=is_cosmos
+        or (value(BATCH) > 1 and value(BATCH) * tokens > (value(TOKENS_PER_PASS) or ENOUGH_TOKENS)),
+        fp8_base=bool(lora_rank) and not is_cosmos and value(BASE_PRECISION) == "fp8",
     )
 
 

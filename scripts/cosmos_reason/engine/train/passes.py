@@ -4,6 +4,7 @@ activations in the backward pass, and whether layers are compiled. Each is chose
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from cosmos_reason.engine.train import shards
 from cosmos_reason.engine.train.ranks import ALONE, Ranks
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.speed import COMPILING_PAYS
+from cosmos_reason.spec import document
 
 GIB = gpu_memory.GIB
 FEW, FEWEST = 4096, 1024  # tokens for which recomputing layers is worth it, and the least
@@ -192,23 +194,8 @@ def _vision_tokens(samples: Sequence[Inputs]) -> int:
 
 
 def plan_of(spec: dict, folder: Path) -> gpu_memory.Plan | None:
-    """Return what one GPU holds, but for the lengths of a pass; None for a model of unknown
-    size."""
-    geometry = gpu_memory.geometry(str(folder))
-    if geometry is None:
-        return None
-    policy, lora = spec["policy"], spec["policy"]["lora"]
-    targets = lora["target_modules"] if lora else ()
-    return gpu_memory.Plan(
-        geometry,
-        tokens=0,
-        vision_tokens=0,
-        loss_tokens=0,
-        master=gpu_memory.BYTES[spec["train"]["master_dtype"]],
-        lora_rank=lora["r"] if lora else 0,
-        lora_targets=(targets,) if isinstance(targets, str) else tuple(targets),
-        shards=shards.count(spec),
-        sharded_engine=False,
-        checkpointing=policy["model_gradient_checkpointing"],
-        fp8_base=spec["custom"]["transformers_engine"]["base_precision"] == "fp8",
-    )
+    """Return what one GPU holds, as it was foreseen of the spec, but for the lengths of a pass;
+    None for a model of unknown size."""
+    value = functools.partial(document.get, spec)
+    plan = gpu_memory.of_training(value, str(folder), False, 0, 0, 0)
+    return plan and dataclasses.replace(plan, batch=1)
