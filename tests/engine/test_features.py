@@ -8,7 +8,6 @@ import training
 from safetensors.torch import load_file
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data.frames import Sampler
 from cosmos_reason.engine.train import features
 from cosmos_reason.engine.train import run as train
 from cosmos_reason.spec import document
@@ -84,28 +83,8 @@ def computed():
         yield counts
 
 
-@pytest.fixture
-def decoded(tmp_path, monkeypatch):
-    """A file with a mark for each clip that was decoded, in whatever process."""
-    honest = Sampler._sample
-    marks = tmp_path / "decoded"
-
-    def marked(self, *medium):
-        with open(marks, "a") as log:
-            log.write("+")
-        return honest(self, *medium)
-
-    monkeypatch.setattr(Sampler, "_sample", marked)
-    return marks
-
-
-def test_a_run_computes_each_clip_once_and_learns_the_same(
-    computed, decoded, plain, spec, tmp_path, capsys
-):
-    """Nor does it decode a clip again whose features are kept: of two epochs and two validations
-    in the second of each."""
+def test_a_run_computes_each_clip_once_and_learns_the_same(computed, plain, spec, tmp_path, capsys):
     expected, weights = plain
-    spec["custom"]["transformers_engine"]["frame_cache_gib"] = 0
     losses, cached = run(spec, tmp_path / "cached", 1.0)
     assert losses == pytest.approx(expected, rel=CLOSE)
     assert weights.keys() == cached.keys()
@@ -113,22 +92,6 @@ def test_a_run_computes_each_clip_once_and_learns_the_same(
         assert (cached[name] - weight).norm() <= 100 * CLOSE * weight.norm() + CLOSE, name
     assert sum(computed) == 16  # 12 clips of training, 4 of validation
     assert "kept up to 1 GiB of host memory" in capsys.readouterr().err
-    # 36 records and 12 of validation, less those about clips of an earlier batch.
-    assert 12 + 4 <= len(decoded.read_text()) < 36 + 12
-
-
-@pytest.mark.integration  # seconds of training with other processes
-def test_readers_are_told_what_they_need_not_decode(spec, tmp_path, decoded):
-    spec["custom"]["transformers_engine"]["frame_cache_gib"] = 0
-    policy = spec["train"]["train_policy"]
-    policy |= {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 1}
-    spec["train"] |= {"train_batch_per_replica": 3, "epoch": 4, "max_num_steps": 48}
-    spec["train"]["ckpt"]["enable_checkpoint"] = False
-    spec["validation"]["enable"] = False
-    spec["custom"]["transformers_engine"]["feature_cache_gib"] = 1.0
-    spec["train"]["output_dir"] = str(tmp_path / "cached")
-    train.run(spec, None)
-    assert 12 <= len(decoded.read_text()) < 36
 
 
 def test_what_does_not_fit_is_computed_anew(plain, spec, tmp_path, computed, capsys):

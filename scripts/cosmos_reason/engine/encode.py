@@ -21,7 +21,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import architectures
 from cosmos_reason.data.frames import FrameCache, Sampler, Vision, chat, with_system
 from cosmos_reason.data.samples import Media, Sample, Turn
-from cosmos_reason.engine.train.features import OUTLINES, Outline, contents
+from cosmos_reason.engine.train.features import contents
 
 IGNORED = -100  # label of a position that carries no loss
 TEXT, IMAGE, VIDEO = 0, 1, 2  # mm_token_type_ids
@@ -150,16 +150,11 @@ class Encoder:
             rendered = whole
         return pieces
 
-    def encode_training(
-        self, sample: Sample, system_prompt: str, known: Sequence[Outline] | None = None
-    ) -> dict[str, torch.Tensor]:
-        """Return inputs and labels of one conversation, without pixels where its media are `known`.
-        Raises Failure when it does not fit `max_length` (never truncated)."""
+    def encode_training(self, sample: Sample, system_prompt: str) -> dict[str, torch.Tensor]:
+        """Return inputs and labels of one conversation. Raises Failure when it does not fit
+        `max_length` (never truncated)."""
         turns = with_system(sample.turns, system_prompt)
-        if known is None:
-            visions = [self.sampler.load(item) for item in sample.media]
-        else:
-            visions = [outline.blank() for outline in known]
+        visions = [self.sampler.load(item) for item in sample.media]
         ids, labels = [], []
         for text, carries_loss in self.segments(turns, sample.media, visions):
             tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -173,14 +168,8 @@ class Encoder:
             raise bad_input(
                 "ENGINE-SAMPLE-TOO-LONG", sample.id, message, fix, record_ids=[sample.id]
             )
-        has_pixels = known is None
-        inputs = self._tensors(ids, visions, has_pixels) | {"labels": torch.tensor(labels)}
-        if not self.tells_content:
-            return inputs
-        if has_pixels:
-            known = [Outline.of(vision) for vision in visions]
-            inputs[OUTLINES] = known
-        return inputs | contents(known, has_pixels)
+        inputs = self._tensors(ids, visions) | {"labels": torch.tensor(labels)}
+        return inputs | contents(visions) if self.tells_content else inputs
 
     def encode_prompt(
         self, turns: Sequence[Turn], media_items: Sequence[Media]
@@ -198,9 +187,7 @@ class Encoder:
         is_asked = any("<think>" in turn.text for turn in turns if turn.role != "assistant")
         return "<think>\n" if self.family.opens_thought and is_asked else ""
 
-    def _tensors(
-        self, ids: list[int], visions: list[Vision], has_pixels: bool = True
-    ) -> dict[str, torch.Tensor]:
+    def _tensors(self, ids: list[int], visions: list[Vision]) -> dict[str, torch.Tensor]:
         input_ids = torch.tensor(ids)
         kinds = torch.zeros_like(input_ids)
         kinds[input_ids == self.token_ids["image"]] = IMAGE
@@ -214,10 +201,7 @@ class Encoder:
             of_kind = [vision for vision in visions if vision.kind == kind]
             if of_kind:
                 grids = [self.sampler.grid(vision) for vision in of_kind]
-                patches = [self.patches(vision) for vision in of_kind] if has_pixels else []
-                if not patches:
-                    width = 3 * self.temporal_patch_size * self.patch_size**2
-                    patches = [torch.empty(0, width)]
+                patches = [self.patches(vision) for vision in of_kind]
                 # One medium alone is not copied again: of a large clip that took as long as this.
                 inputs[PIXELS_KEY[kind]] = torch.cat(patches) if len(patches) > 1 else patches[0]
                 inputs[GRID_KEY[kind]] = torch.tensor(grids)

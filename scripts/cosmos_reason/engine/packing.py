@@ -13,12 +13,11 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from cosmos_reason.engine.encode import IGNORED
-from cosmos_reason.engine.train.features import OUTLINES
 
 # With "flash" in the name, transformers hands over a row of frames whole, not frame by frame.
 ATTENTION = "packed_flash"
 # From mm_token_type_ids the model would count positions: they are given.
-NOT_OF_A_PASS = {"mm_token_type_ids", OUTLINES}
+NOT_OF_A_PASS = "mm_token_type_ids"
 
 
 def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -44,7 +43,7 @@ def pack(samples: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor |
     for sample in samples:
         for key, value in sample.items():
             columns.setdefault(key, []).append(value)
-    batch = {key: torch.cat(rows) for key, rows in columns.items() if key not in NOT_OF_A_PASS}
+    batch = {key: torch.cat(rows) for key, rows in columns.items() if key != NOT_OF_A_PASS}
     lengths = torch.tensor([len(sample["input_ids"]) for sample in samples])
     starts = F.pad(lengths.cumsum(0), (1, 0))
     labels = batch["labels"].clone()

@@ -10,7 +10,6 @@ import torch
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.samples import Sample
 from cosmos_reason.engine.encode import IGNORED, PIXELS_KEY, Encoder
-from cosmos_reason.engine.train.features import Outline
 
 Inputs = dict[str, torch.Tensor]
 MEDIA_KEYS = set(PIXELS_KEY.values())
@@ -31,12 +30,8 @@ class Samples(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> Inputs | Failure:
         """Return the sample, or the Failure of one that cannot be read, not raised: torch would
         make a RuntimeError of it on its way out of a worker."""
-        return self.outlined(index, None)
-
-    def outlined(self, index: int, known: Sequence[Outline] | None) -> Inputs | Failure:
-        """Return the sample without pixels where the outlines of its media are known."""
         try:
-            return self.encoder.encode_training(self.samples[index], self.system_prompt, known)
+            return self.encoder.encode_training(self.samples[index], self.system_prompt)
         except Failure as failure:
             return failure
 

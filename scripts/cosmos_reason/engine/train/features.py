@@ -1,12 +1,11 @@
 """What a frozen vision tower makes of each image and clip, kept in host memory, so that a run
-computes it once: in its first epoch, and once for all questions about one clip. From then on nobody
-decodes the clip either: of a medium that is known its outline is enough."""
+computes it once: in its first epoch, and once for all questions about one clip. Decoded frames have
+a cache of their own (data/frames.py), which takes a fifth of the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,30 +18,9 @@ from cosmos_reason.data.frames import Vision
 from cosmos_reason.estimate.gpu_memory import GIB
 
 OPTION = "custom.transformers_engine.feature_cache_gib"
-# What an encoded sample says of its media, in the order in which models read them: int64
-# [media, 2], the number of the content, and 1 where pixels come with it.
+# What an encoded sample says of its media, in the order in which models read them: int64 [media],
+# the number of the content.
 CONTENT_KEY = {"image": "image_content", "video": "video_content"}
-OUTLINES = "outlines"  # in an encoded sample whose media were decoded: one for each medium
-
-
-class Outline(NamedTuple):
-    """A medium without its pixels: what else a sample is made of. `shape` is that of its frames."""
-
-    kind: str
-    shape: tuple[int, ...]
-    seconds: tuple[float, ...]
-    rate: float
-    content: int
-
-    @classmethod
-    def of(cls, vision: Vision) -> Outline:
-        frames = vision.frames
-        return cls(vision.kind, frames.shape, vision.seconds, vision.rate, content(frames))
-
-    def blank(self) -> Vision:
-        """Return the medium with frames that take no memory."""
-        nothing = np.broadcast_to(np.uint8(0), self.shape)
-        return Vision(self.kind, nothing, self.seconds, self.rate)
 
 
 def content(frames: np.ndarray) -> int:
@@ -53,13 +31,13 @@ def content(frames: np.ndarray) -> int:
     return int.from_bytes(digest.digest()) >> 1
 
 
-def contents(outlines: Sequence[Outline], has_pixels: bool) -> dict[str, torch.Tensor]:
+def contents(visions: Sequence[Vision]) -> dict[str, torch.Tensor]:
     """Return what `Features` knows the media of a sample by."""
     found = {}
     for kind, key in CONTENT_KEY.items():
-        rows = [(one.content, int(has_pixels)) for one in outlines if one.kind == kind]
-        if rows:
-            found[key] = torch.tensor(rows)
+        numbers = [content(vision.frames) for vision in visions if vision.kind == kind]
+        if numbers:
+            found[key] = torch.tensor(numbers)
     return found
 
 
@@ -88,24 +66,10 @@ class Features:
         self.kept: dict[int, list[torch.Tensor]] = {}
         self.bytes = 0
         self.is_full = False
-        self.outlines: dict[Hashable, tuple[Outline, ...]] = {}
-        self.expected: list[list[list[int]]] = []
+        self.expected: list[list[int]] = []
         # In the tower's own place: the model calls it as it always does.
         self.compute = self.tower.forward
         self.tower.forward = self.forward
-
-    def note(self, media: Hashable, outlines: Sequence[Outline]) -> None:
-        """Remember the outlines of the media of a record, by what names them."""
-        self.outlines[media] = tuple(outlines)
-
-    def known(self, media: Hashable) -> tuple[Outline, ...] | None:
-        """Return their outlines where that is enough: the features of all of them are kept, which
-        they are to the end of the run."""
-        outlines = self.outlines.get(media)
-        if outlines is None:
-            return None
-        are_kept = all(outline.content in self.kept for outline in outlines)
-        return outlines if are_kept else None
 
     def expect(self, batch: dict) -> None:
         """Take from a packed batch what its media are: the tower is called for the images, then for
@@ -115,16 +79,16 @@ class Features:
 
     def forward(self, pixels: torch.Tensor, grid_thw: torch.Tensor, **options):
         """Return features as the tower does: pixels [patches, width] of the media with the grids
-        [media, 3], those that come with pixels. What is known already is not computed."""
+        [media, 3]. What is known already is not computed."""
         if not self.expected:
             return self.compute(pixels, grid_thw=grid_thw, **options)
-        numbers, have_pixels = zip(*self.expected.pop(0), strict=True)
+        numbers = self.expected.pop(0)
         unknown = {}  # number -> its first place among the media
         for place, number in enumerate(numbers):
             if number not in self.kept:
                 unknown.setdefault(number, place)
-        sizes = grid_thw.prod(-1) * torch.tensor(have_pixels, device=grid_thw.device)
-        fresh = self._computed(pixels.split(sizes.tolist()), grid_thw, unknown, options)
+        parts = pixels.split(grid_thw.prod(-1).tolist())
+        fresh = self._computed(parts, grid_thw, unknown, options)
         rows = []
         for number in numbers:
             row = fresh.get(number) or self.kept[number]

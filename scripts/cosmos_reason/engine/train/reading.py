@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from torch.utils.data import Dataset
 
@@ -18,7 +18,6 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.engine import loader
 from cosmos_reason.engine.loader import Loader
 from cosmos_reason.engine.samples import Inputs, for_a_pipe, from_a_pipe
-from cosmos_reason.engine.train.features import OUTLINES, Features, Outline
 from cosmos_reason.engine.train.ranks import Ranks
 from cosmos_reason.engine.train.schedule import Schedule
 
@@ -29,8 +28,7 @@ LESS_MEMORY = {
     "train.train_policy.dataloader_num_workers": 1,
     "train.train_policy.dataloader_prefetch_factor": 1,
 }
-# (kind, number, outlines of its media where that is enough)
-Item = tuple[int, int, tuple[Outline, ...] | None]
+Item = tuple[int, int]  # (kind, number)
 Numbered = list[tuple[int, Inputs | Failure]]
 
 
@@ -45,17 +43,14 @@ class Unread(Failure):
 
 
 class Sources(Dataset):
-    """Item (kind, number, outlines): that one of the data of a kind."""
+    """Item (kind, number): that one of the data of a kind."""
 
     def __init__(self, *kinds: Sequence[Inputs | Failure]):
         self.kinds = kinds
 
     def __getitem__(self, item: Item) -> dict | Failure:
-        kind, number, known = item
-        if known is None:
-            found = self.kinds[kind][number]
-        else:
-            found = self.kinds[kind].outlined(number, known)
+        kind, number = item
+        found = self.kinds[kind][number]
         return found if isinstance(found, Failure) else for_a_pipe(found)
 
 
@@ -74,13 +69,11 @@ class Reader:
         validation: Sequence,
         questions: Sequence,
         asked: Sequence[int],
-        features: Features | None = None,
         pins: bool = False,
     ):
         train = schedule.spec["train"]
         self.schedule = schedule
         self.ranks = ranks
-        self.features = features
         self.kinds = (training, validation, questions)
         self.size = train["train_batch_per_replica"]
         self.validated = ranks.share(range(len(validation)))
@@ -93,28 +86,18 @@ class Reader:
             count,
             policy["dataloader_prefetch_factor"],
             ignores_signals=True,
-            batch_sampler=self._order(first),
+            batch_sampler=self._noted(self._order(first)),
             collate_fn=list,
             pin_memory=pins,
         )
 
-    def _order(self, first: int) -> Iterator[list[Item]]:
-        for part in self._parts(first):
-            items = []
-            for kind, number in part:
-                known = None
-                if self.features is not None and kind != QUESTIONS:
-                    # Asked now that the item is sent for, not when it comes back.
-                    known = self.features.known(self._media(kind, number))
-                items.append((kind, number, known))
+    def _noted(self, order: Iterator[list[Item]]) -> Iterator[list[Item]]:
+        for items in order:
             # What is sent for comes back in this order, without its numbers.
             self.on_their_way.append(items)
             yield items
 
-    def _media(self, kind: int, number: int) -> Hashable:
-        return kind, self.kinds[kind].samples[number].media
-
-    def _parts(self, first: int) -> Iterator[list[tuple[int, int]]]:
+    def _order(self, first: int) -> Iterator[list[Item]]:
         if not first and self.schedule.validates(0):
             yield from self._validation()
         batches = self.schedule.batches(len(self.kinds[TRAINING]), self.ranks.world, first)
@@ -123,7 +106,7 @@ class Reader:
             if self.schedule.validates(step):
                 yield from self._validation()
 
-    def _validation(self) -> Iterator[list[tuple[int, int]]]:
+    def _validation(self) -> Iterator[list[Item]]:
         for kind, numbers in ((VALIDATION, self.validated), (QUESTIONS, self.asked)):
             for start in range(0, len(numbers), self.size):
                 yield [(kind, number) for number in numbers[start : start + self.size]]
@@ -137,14 +120,10 @@ class Reader:
             item if isinstance(item, Failure) else from_a_pipe(item) for item in self._received()
         ]
         numbers = []
-        for its_kind, number, _ in self.on_their_way.popleft():
+        for its_kind, number in self.on_their_way.popleft():
             assert its_kind == kind, "taken out of its order"
             numbers.append(number)
-        found = list(zip(numbers, items, strict=True))
-        for number, item in found if self.features else ():
-            if isinstance(item, dict) and OUTLINES in item:  # its media were decoded
-                self.features.note(self._media(kind, number), item[OUTLINES])
-        return found
+        return list(zip(numbers, items, strict=True))
 
     def _received(self) -> list[dict | Failure]:
         """Return what comes next. Raises Unread where nothing will come."""
@@ -152,7 +131,7 @@ class Reader:
             return next(self.loader)
         except (loader.Dead, loader.Stuck) as problem:
             items = self.on_their_way[0]
-            awaited = ", ".join(f"{NAMES[kind]} {number}" for kind, number, _ in items[:NAMED])
+            awaited = ", ".join(f"{NAMES[kind]} {number}" for kind, number in items[:NAMED])
             awaited += " ..." if len(items) > NAMED else ""
             where = f"reading for rank {self.ranks.rank}" if self.ranks.are_several else "reading"
             changes = LESS_MEMORY if isinstance(problem, loader.Dead) else {}

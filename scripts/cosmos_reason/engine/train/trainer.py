@@ -104,7 +104,6 @@ class Trainer:
             validation=self.validation or [],
             questions=held_out,
             asked=held_out.own if held_out else [],
-            features=self.features,
             pins=self.hardware.device.type == "cuda",
         )
 
