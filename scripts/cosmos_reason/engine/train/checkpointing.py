@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -58,7 +57,7 @@ def export(
             whole = shards.whole(tensor.detach())
             if ranks.is_first:
                 weights[name] = whole.to("cpu", dtype)
-    ranks.by_first(partial(_write_model, network, weights, base_folder, folder, spec))
+    ranks.by_first(_write_model, network, weights, base_folder, folder, spec)
 
 
 def _write_model(

@@ -112,7 +112,7 @@ class Ranks:
             yield from parts
             return
         while True:
-            part = self.agreed(lambda: next(parts, None))
+            part = self.agreed(next, parts, None)
             if not self.largest(int(part is not None)):
                 return
             yield part
@@ -170,15 +170,15 @@ class Ranks:
 
     # -- doing and failing together ----------------------------------------------------------------
 
-    def by_first(self, call: Callable[[], T]) -> T:
+    def by_first(self, call: Callable[..., T], *args) -> T:
         """Return what `call` returns on rank 0, on every rank. What it raises there ends all of
         them."""
         if not self.are_several:
-            return call()
+            return call(*args)
         result, problem = None, None
         if self.is_first:
             try:
-                result = call()
+                result = call(*args)
             except (Failure, OSError) as raised:
                 problem = raised
         outcome = [result, getattr(problem, "exit_code", findings.EXIT_OUTSIDE) if problem else 0]
@@ -189,14 +189,14 @@ class Ranks:
             raise Failure([], outcome[1])
         return outcome[0]
 
-    def agreed(self, call: Callable[[], T]) -> T:
+    def agreed(self, call: Callable[..., T], *args) -> T:
         """Return what `call` returns here. A Failure on any rank is one on all, of the same kind;
         rank 0 tells it."""
         if not self.are_several:
-            return call()
+            return call(*args)
         result, raised = None, None
         try:
-            result = call()
+            result = call(*args)
         except Failure as failure:
             raised = failure
         all_raised: list[Failure | None] = [None] * self.world
@@ -210,13 +210,11 @@ class Ranks:
         kind = type(failures[0])
         raise self.for_rank0(kind(found, max(failure.exit_code for failure in failures)))
 
-    def first_of_node_first(self, call: Callable[[], T]) -> T:
+    def first_of_node_first(self, call: Callable[..., T], *args) -> T:
         """Return what `call` returns. One process of each machine does it before the others, which
         find what it downloaded."""
-        if not self.are_several:
-            return call()
-        result = self.agreed(lambda: None if self.local else call())
-        return self.agreed(lambda: call() if self.local else result)
+        result = self.agreed(lambda: None if self.local else call(*args))
+        return self.agreed(lambda: call(*args) if self.local else result)
 
     def for_rank0(self, failure: Failure) -> Failure:
         """Return what to raise here for a failure that all ranks have: rank 0 alone says it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -55,22 +54,21 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     if not train["output_dir"]:
         fix = Fix(changes={"train.output_dir": "outputs"})
         raise ranks.for_rank0(bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix))
-    ranks.agreed(partial(wandb_run.check, spec["logging"]))
+    ranks.agreed(wandb_run.check, spec["logging"])
     output_dir = Path(train["output_dir"])
     options = spec["custom"]["transformers_engine"]
     torch.manual_seed(train["seed"] or 0)
     torch.use_deterministic_algorithms(train["deterministic"])
 
     # One process of each machine downloads, the others find it in the cache.
-    fetch = partial(models.model_folder, policy["model_name_or_path"], policy["model_revision"])
-    folder = ranks.first_of_node_first(fetch)
-    ranks.agreed(partial(models.check_architecture, folder))
-    tokenizer = ranks.agreed(partial(models.load_tokenizer, folder))
-    read = partial(setup.datasets, spec, folder, tokenizer, ranks.on_node)
-    training, validation = ranks.agreed(read)
-    per_epoch, total = ranks.agreed(partial(setup.plan_steps, len(training), train, ranks.world))
+    named = policy["model_name_or_path"], policy["model_revision"]
+    folder = ranks.first_of_node_first(models.model_folder, *named)
+    ranks.agreed(models.check_architecture, folder)
+    tokenizer = ranks.agreed(models.load_tokenizer, folder)
+    training, validation = ranks.agreed(setup.datasets, spec, folder, tokenizer, ranks.on_node)
+    per_epoch, total = ranks.agreed(setup.plan_steps, len(training), train, ranks.world)
     try:
-        network = ranks.agreed(partial(setup.build_network, spec, folder, hardware))
+        network = ranks.agreed(setup.build_network, spec, folder, hardware)
         setup.shard(network, spec, folder, hardware)
     except torch.OutOfMemoryError as problem:
         raise full_gpu.while_loading(spec, folder, problem, ranks.rank) from None
@@ -78,17 +76,16 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     if policy["lora"]:  # adapters begin with random numbers
         ranks.same_start(optimizer.param_groups[0]["params"])
     passes = Passes(network, spec, folder, hardware, ranks)
-    features = ranks.agreed(
-        partial(setup.kept_features, network, options["feature_cache_gib"] / ranks.on_node, passes)
-    )
+    gib = options["feature_cache_gib"] / ranks.on_node
+    features = ranks.agreed(setup.kept_features, network, gib, passes)
 
     # Before anything is resumed: what a killed run left half written is no checkpoint.
-    ranks.by_first(partial(run_outputs.clear_abandoned, output_dir))
-    resumed = ranks.by_first(partial(checkpointing.to_resume, train["resume"], output_dir))
+    ranks.by_first(run_outputs.clear_abandoned, output_dir)
+    resumed = ranks.by_first(checkpointing.to_resume, train["resume"], output_dir)
     state = {"step": 0}
     if resumed:
         state = ranks.agreed(
-            partial(checkpointing.resume, resumed, network, optimizer, total, len(training))
+            checkpointing.resume, resumed, network, optimizer, total, len(training)
         )
     name = train["timestamp"]
     run_dir = ranks.by_first(

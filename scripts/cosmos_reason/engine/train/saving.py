@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -52,7 +51,7 @@ class Saver:
             self.save_model(self.run_dir, name, step, scores)
             raise
         if self.leftover:
-            self.ranks.by_first(partial(run_outputs.remove, self.leftover))
+            self.ranks.by_first(run_outputs.remove, self.leftover)
             self.leftover = None
         self.save_model(self.run_dir, name, step, scores)
 

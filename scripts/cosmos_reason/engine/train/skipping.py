@@ -74,7 +74,7 @@ class Skipped:
     ) -> Iterator[tuple[int, Inputs | Failure]]:
         """Yield the items, where all ranks read the same: what one cannot read none has read."""
         items = iter(items)
-        while found := self.ranks.agreed(lambda: next(items, None)):
+        while found := self.ranks.agreed(next, items, None):
             number, item = found
             failed = self.ranks.merged({number: item} if isinstance(item, Failure) else {})
             yield number, failed.get(number, item)

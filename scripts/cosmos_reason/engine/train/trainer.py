@@ -236,7 +236,7 @@ class Trainer:
             name: {"records": len(skipped.samples), "left_out": skipped.entries()}
             for name, skipped in self.skipped.items()
         }
-        self.ranks.by_first(partial(left_out.write, self.run_dir, table))
+        self.ranks.by_first(left_out.write, self.run_dir, table)
 
     def stand_in(self) -> list[Inputs]:
         """Return records for a pass that only other ranks need."""
