@@ -6,10 +6,10 @@ import re
 import shutil
 import signal
 import sys
-import time
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import servers
@@ -33,7 +33,7 @@ from cosmos_reason.engine import model as models
 from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.engine.encode import Encoder, collate
 from cosmos_reason.engine.train import run as train
-from cosmos_reason.engine.train import setup
+from cosmos_reason.engine.train import setup, trainer
 from cosmos_reason.evaluation import questions
 from cosmos_reason.spec import document
 
@@ -508,18 +508,24 @@ def test_a_reader_that_is_killed_ends_the_run_with_its_state_saved(
 
 
 def test_waiting_for_records_is_part_of_a_steps_time(train_spec, tmp_path, monkeypatch):
-    encode = Encoder.encode_training
+    """By a clock on which a record takes a second to read, and the pass of a step ten."""
+    clock = SimpleNamespace(now=0)
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 
-    def slow(*args):
-        time.sleep(0.05)
-        return encode(*args)
+    def taking(seconds, call):
+        def taken(*given):
+            clock.now += seconds
+            return call(*given)
 
-    monkeypatch.setattr(Encoder, "encode_training", slow)
-    run(train_spec)
+        return taken
+
+    monkeypatch.setattr(Encoder, "encode_training", taking(1, Encoder.encode_training))
+    monkeypatch.setattr(trainer.Trainer, "accumulate", taking(10, trainer.Trainer.accumulate))
+    run(train_spec, validation__enable=False)
     batch = train_spec["train"]["train_batch_per_replica"]
     for line in metrics(tmp_path / "out" / "run", "train/loss"):
-        assert line["train/waiting_seconds"] >= 0.05 * batch
-        assert line["train/step_seconds"] > line["train/waiting_seconds"]
+        assert line["train/waiting_seconds"] == batch
+        assert line["train/step_seconds"] == batch + 10
 
 
 def test_runs_of_one_second_get_folders_of_their_own_and_a_jobs_run_names_it(train_spec, tmp_path):
