@@ -99,6 +99,8 @@ class Passes:
 
     def stream(self, samples: Iterable[Inputs]) -> Iterator[list[Inputs]]:
         """Yield the samples in their order, those of each pass."""
+        # Packed as they come: to choose which go together, all of a validation would have to be
+        # held.
         waiting: list[Inputs] = []
         tokens = 0
         for sample in samples:

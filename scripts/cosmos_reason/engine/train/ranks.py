@@ -131,6 +131,7 @@ class Ranks:
     def _reduced(self, number: T, how: dist.ReduceOp) -> T:
         if not self.are_several:
             return number
+        # float64 adds counts of tokens exactly, of which float32 loses some beyond 16 million.
         shared = torch.tensor(number, dtype=torch.float64)
         dist.all_reduce(shared, how, group=self.control)
         return type(number)(shared.item())

@@ -45,7 +45,8 @@ class Saver:
         name = f"epoch_{self.schedule.epoch(step)}" if in_epochs else f"step_{step}"
         try:
             self.save_state(name, state | scores)
-        except (Failure, OSError):  # a disk too full for the state may still take the model
+        except (Failure, OSError):
+            # A disk too full for the state, which has the optimizer's moments, may take the model.
             with suppress(OSError):
                 (self.run_dir / "checkpoints" / name).rmdir()
             self.save_model(self.run_dir, name, step, scores)
