@@ -1,6 +1,6 @@
 """What a frozen vision tower makes of each image and clip, kept in host memory, so that a run
 computes it once: in its first epoch, and once for all questions about one clip. Decoded frames have
-a cache of their own (data/frames.py), which takes a fifth of the memory."""
+a cache of their own (data/frames.py): a token of an 8B has 32 KiB of features, and 6 of frames."""
 
 from __future__ import annotations
 
