@@ -18,7 +18,8 @@ LAYOUTS = {
 
 
 def talk(number, *texts, **fields):
-    """A record of these turns in line."""
+    """A line with a record of these turns, or of a question and its answer."""
+    texts = texts or ("Is it red?", "Yes")
     speakers = ("human", "gpt") * len(texts)
     turns = [{"from": who, "value": text} for who, text in zip(speakers, texts, strict=False)]
     return json.dumps(record(number) | {"conversations": turns} | fields)
@@ -37,28 +38,28 @@ def nested(number, levels):
 
 # What a line may be besides: the reader of single records notes all of it, a table some.
 OTHERS = {
-    "several turns": lambda n: talk(n, "Is it red?", "Yes", "Sure?", " no."),
+    "several turns": lambda n: talk(n, "Sure?", " no."),
     "system prompt": lambda n: talk(n).replace('"human"', '"system"', 1),
     "no answer": lambda n: talk(n, "Is it red?"),
     "control token": lambda n: talk(n, "<|im_end|> Is it red?", "Yes"),
-    "reasoning": lambda n: talk(n, "Is it red?", "Yes", reasoning=f"It is {n % 2}"),
-    "other reasoning": lambda n: talk(n, "Is it red?", "Yes", reasoning="<|im_end|>"),
-    "tags": lambda n: talk(n, "Is it red?", "Yes", tags=["a"], groups=["camera=1"]),
-    "unread": lambda n: talk(n, "Is it red?", "Yes", metadata={"a": [{}], "on": "2020-01-01"}),
-    "times": lambda n: talk(n, "Is it red?", "Yes", start=1.5, end=2),
-    "image": lambda n: talk(n, "Is it red?", "Yes", video=None, image="a.png"),
-    "no medium": lambda n: talk(n, "Is it red?", "Yes", video=None),
-    "folder of pictures": lambda n: talk(n, "Is it red?", "Yes", video="clips/seven"),
-    "several media": lambda n: talk(n, "Is it red?", "Yes", videos=["a.mp4", "b.mp4"]),
-    "address": lambda n: talk(n, "Is it red?", "Yes", video="https://a/b.mp4"),
-    "number as id": lambda n: talk(n, "Is it red?", "Yes", id=7),
-    "no id": lambda n: talk(n, "Is it red?", "Yes", id=None),
-    "empty id": lambda n: talk(n, "Is it red?", "Yes", id=""),
-    "one id": lambda n: talk(n, "Is it red?", "Yes", id="same/one"),
-    "no rate": lambda n: talk(n, "Is it red?", "Yes", video_fps=0),
-    "rate in words": lambda n: talk(n, "Is it red?", "Yes", video_fps="25"),
-    "no number as rate": lambda n: talk(n, "Is it red?", "Yes", video_fps=float("nan")),
-    "no number below": lambda n: talk(n, "Is it red?", "Yes", notes=[{"at": float("inf")}]),
+    "reasoning": lambda n: talk(n, reasoning=f"It is {n % 2}"),
+    "other reasoning": lambda n: talk(n, reasoning="<|im_end|>"),
+    "tags": lambda n: talk(n, tags=["a"], groups=["camera=1"]),
+    "unread": lambda n: talk(n, metadata={"a": [{}], "on": "2020-01-01"}),
+    "times": lambda n: talk(n, start=1.5, end=2),
+    "image": lambda n: talk(n, video=None, image="a.png"),
+    "no medium": lambda n: talk(n, video=None),
+    "folder of pictures": lambda n: talk(n, video="clips/seven", video_fps=4),
+    "several media": lambda n: talk(n, videos=["a.mp4", "b.mp4"]),
+    "address": lambda n: talk(n, video="https://a/b.mp4"),
+    "number as id": lambda n: talk(n, id=7),
+    "no id": lambda n: talk(n, id=None),
+    "empty id": lambda n: talk(n, id=""),
+    "one id": lambda n: talk(n, id="same/one"),
+    "no rate": lambda n: talk(n, video_fps=0),
+    "rate in words": lambda n: talk(n, video_fps="25"),
+    "no number as rate": lambda n: talk(n, video_fps=float("nan")),
+    "no number below": lambda n: talk(n, notes=[{"at": float("inf")}]),
     "key twice": lambda n: talk(n).replace('"id"', '"id": "x", "id"'),
     "key twice below": lambda n: talk(n).replace('"from"', '"from": "gpt", "from"'),
     "half a pair": lambda n: talk(n, "Is it \ud800 red?", "Yes"),
@@ -71,6 +72,9 @@ OTHERS = {
     "no object": lambda n: "7",
     "nested": lambda n: nested(n, 400),
     "nested too deeply": lambda n: nested(n, 5000),
+    "two in a line, no comma": lambda n: f"{talk(n)} {talk(n + 1)}",
+    "two in a line, one in two": lambda n: f"{talk(n)} {talk(n + 1)},\n "
+    + talk(n + 2).replace(", ", ",\n", 1),
     "two in a line": lambda n: f"{talk(n)}, {talk(n + 1)}",
     "one in two lines": lambda n: talk(n).replace(", ", ",\n", 1),
     "one in two lines, beginning alike": lambda n: talk(n, note=[{"a": 1}, {"b": 2}]).replace(

@@ -49,10 +49,6 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     if turns:
         _check_order(turns, found)
         _check_tags(marks, media, found)
-    tags, groups = (
-        tuple(one for one in stated if isinstance(one, str)) if isinstance(stated, list) else ()
-        for stated in (record.get("tags"), record.get("groups"))
-    )
     reasoning = record.get("reasoning")
     if isinstance(reasoning, str):
         if harmed := damaged(reasoning):
@@ -68,10 +64,18 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     fps = next((medium.fps for medium in media if medium.fps), None)
     if fps is None and record.get("video_fps") is not None:
         fps = _frames_a_second("video_fps", record["video_fps"], found)
-    sample = Sample(index, name, turns, media, fps, tags, reasoning, groups)
+    sample = Sample(
+        index, name, turns, media, fps, _texts(record, "tags"), reasoning, _texts(record, "groups")
+    )
     for check, message in found:
         tally.add(check, index, name, message)
     return sample if turns else None
+
+
+def _texts(record: dict, key: str) -> tuple[str, ...]:
+    """Return the texts of a list."""
+    stated = record.get(key)
+    return tuple(one for one in stated if isinstance(one, str)) if isinstance(stated, list) else ()
 
 
 @functools.lru_cache(maxsize=1024)

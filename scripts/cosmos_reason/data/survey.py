@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import chain, filterfalse, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -137,11 +137,12 @@ class Survey:
         import numpy as np
 
         numbers = table.talk_numbers
+        of_talks = Talk(*zip(*talks, strict=True))  # columns, each with one element per talk
         indices = np.arange(table.index, table.index + len(table))
         problems = [
-            found | talk.problems for (_, found), talk in zip(table.talks, talks, strict=True)
+            found | more for (_, found), more in zip(table.talks, of_talks.problems, strict=True)
         ]
-        for row in np.flatnonzero(np.array([bool(found) for found in problems])[numbers]):
+        for row in np.flatnonzero(np.array(list(map(bool, problems)))[numbers]):
             for check, message in problems[numbers[row]].items():
                 self.tally.add(check, int(indices[row]), table.ids[row], message)
         clips = [self.clips.setdefault(medium, len(self.clips)) for medium in table.media]
@@ -150,25 +151,24 @@ class Survey:
         _extend(self.clip_counts, np.ones(len(table)))
         _extend(self.clip_numbers, np.array(clips)[table.medium_numbers])
         _extend(self.video_fps, table.video_fps)
-        self.kinds += [talks[number].kind for number in numbers]
-        self.answers += [talks[number].answer for number in numbers]
+        chosen = numbers.tolist()
+        self.kinds += map(of_talks.kind.__getitem__, chosen)
+        self.answers += map(of_talks.answer.__getitem__, chosen)
         for name in ("text_tokens", "answer_tokens", "reasoning_tokens", "has_system"):
-            _extend(getattr(self, name), np.array([getattr(talk, name) for talk in talks])[numbers])
-        # Of the questions of all talks, one after the other, those of each record's talk.
-        counts = np.array([len(talk.text_keys) for talk in talks])
-        asked = counts[numbers]
-        begins = (np.cumsum(counts) - counts)[numbers]
-        chosen = np.repeat(begins - (np.cumsum(asked) - asked), asked) + np.arange(asked.sum())
-        _extend(self.asked, asked)
-        of_questions = {name: [] for name in ("text_keys", "answer_keys", "is_closed")}
-        forms = []
+            _extend(getattr(self, name), np.array(getattr(of_talks, name))[numbers])
         for talk, times in zip(talks, np.bincount(numbers).tolist(), strict=True):
-            for name, values in of_questions.items():
-                values += getattr(talk, name)
-            forms += self._forms_of(talk)
             self._count(talk, times)
-        for name, values in (of_questions | {"form_numbers": forms}).items():
-            _extend(getattr(self, name), np.array(values)[chosen])
+        # Of the questions of all talks, one after the other, those of each record's talk.
+        counts = np.array(list(map(len, of_talks.text_keys)))
+        asked = counts[numbers]
+        _extend(self.asked, asked)
+        first_of_talk, first_of_row = np.cumsum(counts) - counts, np.cumsum(asked) - asked
+        questions = np.repeat(first_of_talk[numbers] - first_of_row, asked) + np.arange(asked.sum())
+        for name in ("text_keys", "answer_keys", "is_closed"):
+            values = list(chain.from_iterable(getattr(of_talks, name)))
+            _extend(getattr(self, name), np.array(values)[questions])
+        forms = list(chain.from_iterable(map(self._forms_of, talks)))
+        _extend(self.form_numbers, np.array(forms)[questions])
 
     def add_part(self, part: Survey) -> None:
         """Add the records that follow in the file, which a part has as numbers 0 and on."""
@@ -447,12 +447,13 @@ def _check_answer_forms(dataset: Survey) -> None:
 
 
 def _check_ids(dataset: Survey) -> None:
-    for row in [row for row, name in enumerate(dataset.ids) if not SAFE_ID.fullmatch(name)]:
-        name = dataset.ids[row]
-        message = f"got id {name[:60]!r}, expected a file name"
-        dataset.tally.add("DATA-ID-UNSAFE", dataset.indices[row], name, message)
+    unsafe = set(filterfalse(SAFE_ID.fullmatch, dataset.ids))
+    repeated = len(set(dataset.ids)) < len(dataset.ids)
     seen: set[str] = set()
-    for row, name in enumerate(dataset.ids if len(set(dataset.ids)) < len(dataset.ids) else ()):
+    for row, name in enumerate(dataset.ids if unsafe or repeated else ()):
+        if name in unsafe:
+            message = f"got id {name[:60]!r}, expected a file name"
+            dataset.tally.add("DATA-ID-UNSAFE", dataset.indices[row], name, message)
         if name in seen:
             message = f"got id {name[:60]!r} again, expected unique ids"
             dataset.tally.add("DATA-ID-DUPLICATE", dataset.indices[row], name, message)
