@@ -152,6 +152,7 @@ COMMITTED = [
     ("turn", "B", "I'd go with option B because A is far."),
     ("turn", "B", "turn right (B)"),
     ("turn", "B", "B is the best option."),
+    ("turn", "B", "The answer is B. Turn right. The blinker is on."),
     ("turn", "B", "根据视频，答案是B。"),
     ("turn", "B", "La respuesta correcta es la B."),
     ("longest", "B", "The light turns on then off."),
@@ -183,6 +184,8 @@ def test_what_commits_is_read(question, gt, response):
 UNREAD = [
     ("turn", "A", "A. turn left: no\nB. turn right: no\nC. go straight: yes\nD. stop: no"),
     ("turn", "A", "A. Turn left is not possible here. The vehicle turns right."),
+    ("turn", "A", "The answer is A. Turn left is not possible here."),
+    ("turn", "A", "So A. Turn right is closed."),
     ("turn", "A", "(A) turn left\n(B) turn right\n(C) go straight\n(D) stop"),
     ("turn", "A", "The truck turns left."),
     ("turn", "A", "A is less likely than C."),
@@ -197,6 +200,7 @@ UNREAD = [
     ("many", "12", "12 to 15"),
     ("many", "12", "at least 12"),
     ("many", "12", "12th"),
+    ("many", "3", "Drei"),
     ("many", "2", "2 cars were stolen."),
     ("when", "3s - 7.5s", "The event never happens between 3 and 7.5 seconds."),
 ]
@@ -480,6 +484,10 @@ def test_what_is_remembered_of_one_question_is_not_taken_for_another():
     """Equal responses and ground truths, read by what each question counts, offers or may be."""
     counted = [read(f"How many {noun} are there?", "2", "2 cars") for noun in ("cars", "trucks")]
     assert [found.correct for found in counted] == [True, False]
+    again = [
+        read(f"How many {one} are there?", "2", "There are 2 cars.") for one in ("vans", "cars")
+    ]
+    assert [found.answer for found in again] == [None, "2"]
     offered = [
         read(f"What does it do?\nA. {first}\nB. {second}", "A", "turn left")
         for first, second in (("turn left", "stop"), ("stop", "turn left"))

@@ -12,19 +12,29 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from sys import intern
 from typing import NamedTuple
 
 from cosmos_reason.answers.choices import (
     DIRECTION,
     TRUTHS,
+    Vocabulary,
     labels_vocabulary,
     options,
     options_vocabulary,
 )
-from cosmos_reason.answers.commitment import REFUSAL, Reading, phrases, read
+from cosmos_reason.answers.commitment import REFUSAL, UNREAD, Reading, phrases, read
 from cosmos_reason.answers.matching import compare
-from cosmos_reason.answers.places import BARE, as_text, form_of, overlap, read_place
-from cosmos_reason.answers.quantities import asked_for, is_number, numbers_vocabulary, same_number
+from cosmos_reason.answers.places import (
+    BARE,
+    BOXES,
+    SPANS,
+    as_text,
+    form_of,
+    overlap,
+    read_place,
+)
+from cosmos_reason.answers.quantities import Numbers, is_number, numbers_vocabulary, same_number
 from cosmos_reason.answers.response import enclosures, final_answer, plain, shortened
 from cosmos_reason.answers.structures import PLANE_TYPES, SET_TYPES, read_set, scaled
 from cosmos_reason.answers.structures import form_of as form_of_set
@@ -59,6 +69,7 @@ _GRADED = re.compile(
     re.I | re.S,
 )
 RATED = "Score: "
+VOCABULARIES = {"direction": DIRECTION, "yes_no": TRUTHS, "temporal": SPANS, "box": BOXES}
 _NOTHING = ("", "null", "none", "n/a", "...")
 
 
@@ -89,21 +100,34 @@ def verdict(
     """Read a response to a question and compare it with the ground truth. `labels` are what a
     question of type "label" may be answered with, or the options of one that does not list them."""
     kind = question_type(question, gt) if type == "auto" else type
-    if kind == "mcq":
-        labels = labels or tuple(options(question).values())
-    return _verdict(kind, question, gt, response or "", labels, tolerance)
+    vocabulary = vocabulary_of(kind, question, labels)
+    found = _verdict(kind, gt, response or "", vocabulary, "", tolerance)
+    # Equal answers to different questions are read once, but for those that say the question again.
+    if vocabulary and question and (found.rule == UNREAD or found.expected is None):
+        found = _verdict(kind, gt, response or "", vocabulary, question, tolerance)
+    return found
 
 
-@lru_cache(maxsize=1 << 14)  # answers of an evaluation repeat
+@lru_cache(maxsize=1 << 14)
 def _verdict(
-    kind: str, question: str, gt: str, response: str, labels: tuple[str, ...], tolerance: float
+    kind: str,
+    gt: str,
+    response: str,
+    vocabulary: Vocabulary | None,
+    question: str,
+    tolerance: float,
 ) -> Verdict:
-    expected = normalise(gt, kind, question, labels)
-    reading = reading_of(response, kind, question, labels)
+    expected = _expected(gt, kind, vocabulary, question)
+    reading = _reading(response, kind, vocabulary, question)
     shared, parts = score(reading.answer, expected, kind)
     right = equal(reading.answer, expected, kind, tolerance)
-    read = (reading.answer, reading.rule, reading.words)
-    return Verdict(kind, expected, *read, right, shared, parts)
+    answer = reading.answer
+    if kind in CLOSED_TYPES and answer and expected:
+        answer, expected = (
+            intern(answer),
+            intern(expected),
+        )  # a million rows share their few answers
+    return Verdict(kind, expected, answer, reading.rule, reading.words, right, shared, parts)
 
 
 def score(
@@ -138,27 +162,34 @@ def reading_of(
     end] in seconds · box: [x1, y1, x2, y2] as written, then its label where it has one · ordinal: a
     whole number, the grade · the types of sets: JSON (structures.items_of) · text: the response
     without its thinking."""
+    return _reading(response, type, vocabulary_of(type, question, labels), question)
+
+
+@lru_cache(maxsize=1 << 12)
+def vocabulary_of(type: str, question: str, labels: tuple[str, ...]) -> Vocabulary | None:
+    """Return what recognises the answers to a question; None for sets and text, which are read
+    whole."""
     if type == "mcq":
-        texts = labels or tuple(options(question).values())
-        return read(response, options_vocabulary(texts), question)
+        return options_vocabulary(labels or tuple(options(question).values()))
     if type == "label":
-        return read(response, labels_vocabulary(labels), question)
-    if type == "direction":
-        return read(response, DIRECTION, question)
-    if type == "yes_no":
-        return read(response, TRUTHS, question)
-    if type == "number":
-        return read(response, numbers_vocabulary(question), question)
-    if type == "ordinal":
-        found = read(response, numbers_vocabulary(RATED + question), question)
-        is_grade = found.answer is None or found.answer.removesuffix(" score").isdigit()
-        answer = found.answer.removesuffix(" score") if found.answer and is_grade else None
-        return found._replace(answer=answer, rule=found.rule if is_grade else "no grade")
-    if type in SET_TYPES:
-        return read_set(response, type)
+        return labels_vocabulary(labels)
+    if type in ("number", "ordinal"):
+        return numbers_vocabulary(question if type == "number" else RATED + question)
+    return VOCABULARIES.get(type)
+
+
+def _reading(response: str, type: str, vocabulary: Vocabulary | None, question: str) -> Reading:
+    if vocabulary is None:
+        return read_set(response, type) if type in SET_TYPES else _read_text(response)
     if type in PLACE_TYPES:
-        return read_place(response, type, question)
-    return _read_text(response)
+        return read_place(response, vocabulary, question)
+    found = read(response, vocabulary, question)
+    if type == "ordinal" and found.answer:
+        grade = found.answer.removesuffix(" score")
+        is_grade = grade.isdigit()
+        rule = found.rule if is_grade else "no grade"
+        return found._replace(answer=grade if is_grade else None, rule=rule)
+    return found
 
 
 def _read_text(response: str) -> Reading:
@@ -242,13 +273,17 @@ def _is_truth(said: str) -> bool:
 
 def normalise(gt: str, type: str, question: str = "", labels: tuple[str, ...] = ()) -> str | None:
     """Return the ground truth in the form of `reading_of`; None when it is no such answer."""
+    return _expected(gt, type, vocabulary_of(type, question, labels), question)
+
+
+def _expected(gt: str, type: str, vocabulary: Vocabulary | None, question: str) -> str | None:
     if type == "label":
         return fold(final_answer(gt) or "") or None
-    expected = reading_of(gt, type, question, labels).answer
+    expected = _reading(gt, type, vocabulary, question).answer
     if type == "text":
         return exact(expected or "") or fold(expected or "") or None
-    if type == "number" and expected and " " not in expected:
-        return f"{expected} {asked_for(question)}".rstrip()
+    if isinstance(vocabulary, Numbers) and type == "number" and expected and " " not in expected:
+        return f"{expected} {vocabulary.asked}".rstrip()
     return expected
 
 

@@ -71,7 +71,8 @@ class Vocabulary:
 
     def begin(self, text: str) -> tuple[str, int] | None:
         """Return the answer that a text begins with and where it ends, when a boundary follows."""
-        raise NotImplementedError
+        found = self.inside(text, 0)
+        return found if found and BOUNDARY.match(text, found[1]) else None
 
     def one_of(self, answers: list[str]) -> str | None:
         """Return the answer that several readings of a response are, None when they differ."""
@@ -204,13 +205,17 @@ class Options(Labels):
         beside = _BESIDE.match(text, end).end()
         own = self.beginning(text[beside:]) if "\n" not in text[end:beside] else None
         if own:
-            # A text beside the letter is its option's and nothing more.
-            end = beside + own[1]
-            is_whole = own[0] == letter and BOUNDARY.match(text, end)
-            return (letter, end) if is_whole else None
+            is_more = self.is_continued(letter, text[beside:])
+            return None if is_more else (letter, beside + own[1])
         if (found["end"] and not _CLAIMS.match(text, end)) or BOUNDARY.match(text, end):
             return letter, end
         return self._text_first(text)
+
+    def is_continued(self, letter: str, behind: str) -> bool:
+        """Return whether behind a letter an option's text stands that is another's or goes on:
+        beside the letter it has to be its option's and nothing more."""
+        own = self.beginning(behind)
+        return own is not None and not (own[0] == letter and BOUNDARY.match(behind, own[1]))
 
     def _text_first(self, text: str) -> tuple[str, int] | None:
         """Return an option's text, with its letter behind it or without: "Screwdriver (B)"."""
@@ -235,20 +240,12 @@ _WAY = re.compile(
 class Directions(Vocabulary):
     """Left, right, straight, up and down, with a word of motion."""
 
-    def begin(self, text: str) -> tuple[str, int] | None:
-        found = _WAY.match(text)
-        if found is None or not BOUNDARY.match(text, found.end()):
-            return None
-        return _way(found), found.end()
-
     def inside(self, text: str, at: int) -> tuple[str, int] | None:
         found = _WAY.match(text, at)
-        return (_way(found), found.end()) if found else None
-
-
-def _way(found: re.Match) -> str:
-    way = (found["turn"] or found["way"]).lower()
-    return "straight" if way in ("forward", "ahead") else way
+        if found is None:
+            return None
+        way = (found["turn"] or found["way"]).lower()
+        return "straight" if way in ("forward", "ahead") else way, found.end()
 
 
 _YES = (

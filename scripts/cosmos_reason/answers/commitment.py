@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -49,15 +48,15 @@ class Reading(NamedTuple):
 
 
 class Commitment(NamedTuple):
-    """One answer in a text. `start` and `end` are those of the answer; the sentence around it is
-    `text[first:last]`."""
+    """One answer in a sentence, of which `last` is the end. `is_void` says that the sentence asks,
+    supposes, reports or denies it, so that it never was one, `is_open` that the sentence leaves it
+    open or turns from it."""
 
     value: str
     form: str
-    start: int
-    end: int
-    first: int
     last: int
+    is_void: bool
+    is_open: bool
 
 
 def _any(phrases: str, tail: str = r"(?![a-z'’])") -> str:
@@ -186,6 +185,8 @@ _ITEM = re.compile(
     re.I,
 )
 
+_LETTER_LAST = re.compile(r"(?<![\w'’])([A-Za-z])[.)\]:]*\Z")
+
 # -- what undoes a commitment --
 
 _BECAUSE = re.compile(r"\b(?:because|since|as)\b", re.I)
@@ -277,10 +278,9 @@ def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
     if said is None:
         return found
     answer, (first, last) = said
-    one = Commitment(answer, "restated", first, last, first, last)
-    if _is_void(one, text) or _is_undone(one, text, vocabulary):
+    if _is_undone_later(text[last:], answer, vocabulary):
         return Reading(None, "taken back", text)
-    return Reading(answer, one.form, text[first:last])
+    return Reading(answer, "restated", text[first:last])
 
 
 @lru_cache(maxsize=1 << 14)  # the answers of an evaluation repeat
@@ -303,7 +303,7 @@ def _read(response: str, vocabulary: Vocabulary) -> Reading:
     for one, reading in zip(found, enclosed, strict=True):
         if reading.answer is None:
             return reading
-        if one.mark == "\\boxed" and _is_taken_back(one, reading.answer, said):
+        if one.mark == "\\boxed" and _is_taken_back(one, said):
             return Reading(None, "taken back", text)
     spoken = enclosed if outside.answer is None else [*enclosed, outside]
     one_answer = vocabulary.one_of([one.answer for one in spoken])
@@ -317,13 +317,14 @@ def _plain(text: str) -> str:
     return text if text.isascii() else _COPULA.sub("", text)
 
 
-def _is_taken_back(one: Enclosed, answer: str, said: str) -> bool:
+def _is_taken_back(one: Enclosed, said: str) -> bool:
     """Return whether the sentence around a boxed answer denies it or leaves it open."""
     text = plain(f"{said[: one.start]}{_BOX}{said[one.end :]}")
-    at = text.find(_BOX)
-    first, last = next((span for span in sentences(text) if span[0] <= at < span[1]), (at, at))
-    boxed = Commitment(answer, one.mark, at, at + len(_BOX), first, last)
-    return _is_void(boxed, text) or _OPENING.search(text[first:at]) is not None
+    sentence = next(
+        (text[slice(*span)] for span in sentences(text) if _BOX in text[slice(*span)]), _BOX
+    )
+    at = sentence.find(_BOX)
+    return _is_void(sentence, at, at + len(_BOX)) or _OPENING.search(sentence[:at]) is not None
 
 
 def phrases(text: str) -> list[str]:
@@ -364,105 +365,121 @@ def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
 
 
 def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
-    """Read a text without markup and enclosures."""
-    found = list(_commitments(text, vocabulary))
-    if not found:
-        return Reading(None, "refusal" if REFUSAL.search(text[:400]) else UNREAD, text)
-    meant = [one for one in found if not _is_void(one, text)]
-    if meant and vocabulary.one_of([one.value for one in meant]) is None:
-        return Reading(None, "several answers", text)
-    standing = [one for one in meant if not _is_undone(one, text, vocabulary)]
-    if not standing:
-        return Reading(None, "taken back", text)
-    last = standing[-1]
-    answer = vocabulary.one_of([one.value for one in standing])
-    return Reading(answer, last.form, text[last.first : last.last])
-
-
-def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
-    """Yield the answers of a text in every form, whatever is said around them."""
+    """Read a text without markup and enclosures, sentence by sentence."""
     spans = list(sentences(text))
     last_line = text.rfind("\n") + 1
     items = _ITEM.findall(text.upper()) if isinstance(vocabulary, Options) else ()
     is_review = len(set(items)) > 1
+    found: list[tuple[Commitment, int]] = []  # and where its sentence begins
     for number, (first, last) in enumerate(spans):
+        sentence = text[first:last]
         # A bare answer, or a leading yes or no, stands first or opens the last line.
-        if number == 0 or first == last_line:
-            start = _LEADS.match(text, first).end()
-            for at in dict.fromkeys((first, start)):
-                found = _bare(text, at, vocabulary)
-                if found and not (is_review and _ITEM.match(text, max(0, first - 1))):
-                    end = max(found[3], last)
-                    # "No." may begin a sentence as an initial does: "No. 5"
-                    if isinstance(vocabulary, Truths) and text.startswith(". ", found[3]):
-                        end = found[3] + 1
-                    yield Commitment(*found, first, end)
-                    break
-        else:
-            concluded = _CONCLUDED.match(text, first)
-            if concluded and isinstance(vocabulary, Truths):
-                value = vocabulary.whole(text[concluded.end() : last])
-                if value:
-                    yield Commitment(value, "bare", concluded.end(), last, first, last)
-            elif concluded:
-                found = _bare(text, concluded.end(), vocabulary)
-                if found:
-                    yield Commitment(*found, first, max(found[3], last))
-            elif number == len(spans) - 1 and not is_review:
-                alone = vocabulary.whole(text[first:last])
-                # "The answer is no. Incorrect." and "no? No." deny what stands before.
-                before = text[slice(*spans[number - 1])].rstrip("?？ ") if alone else ""
-                if alone and not (_WRONG_LATER.match(text, first) or vocabulary.whole(before)):
-                    yield Commitment(alone, "bare", first, last, first, last)
-        concluded_amid, phrase_ends, verdicts = _marks(text[first:last])
-        if concluded_amid:
-            start = _LEADS.match(text, first + concluded_amid + 1).end()
-            value = vocabulary.whole(_IT_IS.sub("", text[start:last]))
-            if value:
-                yield Commitment(value, "bare", start, last, first, last)
-        for at, form in phrase_ends:
-            behind = first + at
-            for start in dict.fromkeys((behind, _LEADS.match(text, behind).end())):
-                answer = vocabulary.begin(text[start:])
-                if answer:
-                    end = start + answer[1]
-                    yield Commitment(answer[0], form, start, end, first, max(end, last))
-                    break
-        # "B is the correct answer": the answer opens the sentence or its last clause.
-        for at, end in verdicts:
-            start = _LEADS.match(text, first).end()
-            head = text[start : first + at]
-            comma = max(head.rfind(mark) for mark in (", ", ": ", "，"))
-            for begun in (start, start + comma + 1):
-                value = vocabulary.whole(text[begun : first + at])
-                if value:
-                    yield Commitment(value, "phrase", begun, first + end, first, last)
-                    break
+        opens = number == 0 or first == last_line
+        commitments = _commitments(sentence, vocabulary, opens, is_review)
+        if commitments and isinstance(vocabulary, Options) and text.startswith(" ", last):
+            # "The answer is A. Turn left is not possible": an option's text goes on
+            behind = text[last:].lstrip()
+            is_letter = _LETTER_LAST.search(sentence)
+            if is_letter and vocabulary.is_continued(is_letter[1].upper(), behind):
+                commitments = ()
+        found += [(one, first) for one in commitments]
+        if number and number == len(spans) - 1 and not (opens or commitments or is_review):
+            alone = vocabulary.whole(sentence)
+            # "The answer is no. Incorrect." and "no? No." deny what stands before.
+            before = text[slice(*spans[number - 1])].rstrip("?？ ") if alone else ""
+            if alone and not (_WRONG_LATER.match(sentence) or vocabulary.whole(before)):
+                found.append(
+                    (_committed(alone, "bare", sentence, 0, len(sentence), vocabulary), first)
+                )
+    if not found:
+        return Reading(None, "refusal" if REFUSAL.search(text[:400]) else UNREAD, text)
+    meant = [(one, first) for one, first in found if not one.is_void]
+    if meant and vocabulary.one_of([one.value for one, _ in meant]) is None:
+        return Reading(None, "several answers", text)
+    standing = [
+        (one, first)
+        for one, first in meant
+        if not (one.is_open or _is_undone_later(text[first + one.last :], one.value, vocabulary))
+    ]
+    if not standing:
+        return Reading(None, "taken back", text)
+    last, first = standing[-1]
+    answer = vocabulary.one_of([one.value for one, _ in standing])
+    return Reading(answer, last.form, text[first : first + last.last])
 
 
-class _Marks(NamedTuple):
-    """Where a sentence speaks of its answer: the end of a "so" within it (0: none), the end and the
-    form of each answer phrase, start and end of each "is the answer"."""
+@lru_cache(maxsize=1 << 12)  # "The answer is B." ends many responses that begin differently
+def _commitments(
+    sentence: str, vocabulary: Vocabulary, opens: bool, is_review: bool
+) -> tuple[Commitment, ...]:
+    """Return the answers of a sentence in every form, whatever is said around them. `opens` says
+    that it is the first one or opens the last line, `is_review` that the text lists options."""
+    found = []
 
-    concluded: int
-    phrases: list[tuple[int, str]]
-    verdicts: list[tuple[int, int]]
+    def add(value: str, form: str, start: int, end: int, last: int = len(sentence)) -> None:
+        found.append(_committed(value, form, sentence[:last], start, end, vocabulary))
 
-
-@lru_cache(maxsize=1 << 10)  # "The answer is B." ends many responses that begin differently
-def _marks(sentence: str) -> _Marks:
-    """Return where a sentence speaks of its answer, whatever the answer is."""
+    concluded = None if opens else _CONCLUDED.match(sentence)
+    if opens:
+        for at in dict.fromkeys((0, _LEADS.match(sentence).end())):
+            bare = _bare(sentence, at, vocabulary)
+            if bare and not (is_review and _ITEM.match(sentence)):
+                # "No." may begin a sentence as an initial does: "No. 5"
+                is_cut = isinstance(vocabulary, Truths) and sentence.startswith(". ", bare[3])
+                add(*bare, bare[3] + 1 if is_cut else len(sentence))
+                break
+    elif concluded and isinstance(vocabulary, Truths):
+        value = vocabulary.whole(sentence[concluded.end() :])
+        if value:
+            add(value, "bare", concluded.end(), len(sentence))
+    elif concluded:
+        bare = _bare(sentence, concluded.end(), vocabulary)
+        if bare:
+            add(*bare)
     amid = _CONCLUDED_AMID.search(sentence)
-    phrases = []
+    if amid:
+        start = _LEADS.match(sentence, amid.end() + 1).end()
+        value = vocabulary.whole(_IT_IS.sub("", sentence[start:]))
+        if value:
+            add(value, "bare", start, len(sentence))
     for phrase in _phrases_in(sentence):
         # "The event happens in 3 - 7 s": behind its subject
         is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
-        is_own = is_event or _opens_clause(sentence, phrase.start())
-        phrases.append((phrase.end(), "phrase" if is_own else AMID))
-    verdicts = []
+        form = "phrase" if is_event or _opens_clause(sentence, phrase.start()) else AMID
+        for start in dict.fromkeys((phrase.end(), _LEADS.match(sentence, phrase.end()).end())):
+            answer = vocabulary.begin(sentence[start:])
+            if answer:
+                add(answer[0], form, start, start + answer[1])
+                break
     if _MAY_BE_THE_ANSWER.search(sentence) and _CALLED_ANSWER.search(sentence.lower()):
-        verdicts = [found.span() for found in _IS_THE_ANSWER.finditer(sentence)]
-    return _Marks(amid.end() if amid else 0, phrases, verdicts)
+        # "B is the correct answer": the answer opens the sentence or its last clause.
+        start = _LEADS.match(sentence).end()
+        for verdict in _IS_THE_ANSWER.finditer(sentence):
+            head = sentence[start : verdict.start()]
+            comma = max(head.rfind(mark) for mark in (", ", ": ", "，"))
+            for begun in (start, start + comma + 1):
+                value = vocabulary.whole(sentence[begun : verdict.start()])
+                if value:
+                    add(value, "phrase", begun, verdict.end())
+                    break
+    return tuple(found)
+
+
+def _committed(
+    value: str, form: str, sentence: str, start: int, end: int, vocabulary: Vocabulary
+) -> Commitment:
+    """Return the answer at a place of its sentence, with what the sentence makes of it."""
+    is_void = _is_void(sentence, start, end, form == "leading verdict")
+    before, after = sentence[:start], sentence[end:]
+    beside = _BECAUSE.split(after, maxsplit=1)[0]
+    is_open = (
+        form == AMID
+        or any(_OPENING.search(said) for said in (before, beside))
+        or any(undoing.search(after) for undoing in (_TURN, _CORRECTION, _OFFER))
+        or _OR.match(after) is not None
+        or _is_followed_by_another(value, after, vocabulary)
+    )
+    return Commitment(value, form, len(sentence), is_void, is_open)
 
 
 def _opens_clause(sentence: str, at: int) -> bool:
@@ -507,19 +524,12 @@ def takes_back(beside: str) -> bool:
     )
 
 
-def _is_void(one: Commitment, text: str) -> bool:
-    """Return whether the sentence of a commitment asks, supposes, reports or denies it, so that it
-    never was one."""
-    sentence = text[one.first : one.last]
-    if sentence.rstrip().endswith(("?", "？")) or text[one.end : one.end + 2].strip()[:1] == "?":
+def _is_void(sentence: str, start: int, end: int, leads: bool = False) -> bool:
+    """Return whether a sentence asks, supposes, reports or denies the answer in it. What stands
+    behind a yes or no that `leads` denies something else."""
+    before, after = sentence[:start], sentence[end:]
+    if after.rstrip().endswith(("?", "？")) or after[:2].strip()[:1] == "?":
         return True
-    before, after = text[one.first : one.start], text[one.end : one.last]
-    return _is_denied(before, after, one.form == "leading verdict")
-
-
-@lru_cache(maxsize=1 << 10)
-def _is_denied(before: str, after: str, leads: bool) -> bool:
-    """Return whether the words before and behind an answer suppose, report or deny it."""
     if _CONDITION.search(before) or _CONDITION.search(_BECAUSE.split(after, maxsplit=1)[0]):
         return True
     beside = _BECAUSE.split(_OWN_WORDS.sub("", after), maxsplit=1)[0]
@@ -530,55 +540,44 @@ def _is_denied(before: str, after: str, leads: bool) -> bool:
     return not leads and _DENIED_AFTER.match(after) is not None
 
 
-def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
-    """Return whether a commitment that is not void is kept open, or taken back by what comes
-    later."""
-    if one.form == AMID:
-        return True
-    before, after = text[one.first : one.start], text[one.end : one.last]
-    if _is_left_open(before, after) or _is_followed_by_another(one, after, vocabulary):
-        return True
-    later = text[one.last :]
-    if _OFFER.search(text, one.end) or _CORRECTION.search(later):
-        return True
-    is_truth = isinstance(vocabulary, Truths)
-    for first, last in sentences(later):
-        sentence = later[first:last].strip()
-        other = vocabulary.whole(sentence) if len(sentence) <= LONGEST_LEAD else None
-        if other and vocabulary.one_of([other, one.value]) is None:
-            return True
-        if _TURN_FIRST.match(sentence) or _WRONG_LATER.match(sentence):
-            return True
-        if is_truth:
-            leading = vocabulary.leading(sentence)
-            if leading and vocabulary.one_of([leading[0], one.value]) is None:
-                return True
-            if leading and _is_followed_by_another(one, sentence[leading[1] :], vocabulary):
-                return True
-        elif _NO_FIRST.match(sentence):
-            return True
-        if _OPENING.search(sentence) and (
-            _NAMES_ANSWER.search(sentence)
-            or REFUSAL.search(sentence)
-            or _another(one, sentence, vocabulary)
-        ):
-            return True
-        if REFUSAL.search(sentence) and not is_truth:
-            return True
-    return False
+def _is_undone_later(later: str, value: str, vocabulary: Vocabulary) -> bool:
+    """Return whether what is said after an answer takes it back, or keeps another one open."""
+    return any(_undoes(later[slice(*span)], value, vocabulary) for span in sentences(later))
 
 
-@lru_cache(maxsize=1 << 10)
-def _is_left_open(before: str, after: str) -> bool:
-    """Return whether the words before and behind an answer keep it open, turn from it or correct
-    it."""
-    beside = _BECAUSE.split(after, maxsplit=1)[0]
-    if _OPENING.search(before) or _OPENING.search(beside) or _TURN.search(after):
+@lru_cache(maxsize=1 << 12)
+def _undoes(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
+    """Return whether a later sentence undoes an answer."""
+    sentence = sentence.strip()
+
+    def is_another(answer: tuple[str, int] | None) -> bool:
+        return answer is not None and vocabulary.one_of([answer[0], value]) is None
+
+    if _OFFER.search(sentence) or _CORRECTION.search(sentence):
         return True
-    return bool(_OR.match(after) or _CORRECTION.search(after))
+    other = vocabulary.whole(sentence) if len(sentence) <= LONGEST_LEAD else None
+    if other and is_another((other, 0)):
+        return True
+    if _TURN_FIRST.match(sentence) or _WRONG_LATER.match(sentence):
+        return True
+    if isinstance(vocabulary, Truths):
+        leading = vocabulary.leading(sentence)
+        if is_another(leading):
+            return True
+        if leading and _is_followed_by_another(value, sentence[leading[1] :], vocabulary):
+            return True
+    elif _NO_FIRST.match(sentence) or REFUSAL.search(sentence):
+        return True
+    if not _OPENING.search(sentence):
+        return False
+    if _NAMES_ANSWER.search(sentence) or REFUSAL.search(sentence):
+        return True
+    # "It could also be three"
+    named = re.finditer(r"\b(?:be|is|maybe|perhaps|possibly)\b ", sentence)
+    return any(is_another(vocabulary.begin(sentence[word.end() :])) for word in named)
 
 
-def _is_followed_by_another(one: Commitment, after: str, vocabulary: Vocabulary) -> bool:
+def _is_followed_by_another(value: str, after: str, vocabulary: Vocabulary) -> bool:
     """Return whether a second answer stands, as in "A, B", right behind the first."""
     mark = re.match(r"\s*[,/&、](?:\s*(?:and|or|then)\b)?\s*", after)
     if mark is None:
@@ -587,14 +586,5 @@ def _is_followed_by_another(one: Commitment, after: str, vocabulary: Vocabulary)
     for said in (rest, rest.partition(" ")[0]):  # "A, B and C": no mark follows B
         answer = vocabulary.begin(said) if said else None
         if answer:
-            return vocabulary.one_of([answer[0], one.value]) is None
-    return False
-
-
-def _another(one: Commitment, sentence: str, vocabulary: Vocabulary) -> bool:
-    """Return whether a sentence ends with another answer: "It could also be three"."""
-    for word in re.finditer(r"\b(?:be|is|maybe|perhaps|possibly)\b ", sentence):
-        answer = vocabulary.begin(sentence[word.end() :])
-        if answer and vocabulary.one_of([answer[0], one.value]) is None:
-            return True
+            return vocabulary.one_of([answer[0], value]) is None
     return False

@@ -34,10 +34,10 @@ _NAMED_TIME = re.compile(
 _FOUR = re.compile(rf"[\[(<] ?{', ?'.join([f'({_NUMBER})'] * 4)} ?[\])>]")
 _PLAIN_NUMBER = re.compile(rf"(?<![\w.]){_NUMBER}(?![\w.]\d)")
 _FACTORS = {"h": 3600, "m": 60, "分": 60}
-_BOX_KEYS = {"bbox", "bbox_2d", "bbox2d", "box", "box_2d", "box2d", "bounding_box"}
-_LABEL_KEYS = {"label", "class", "category"}
+BOX_KEYS = ("bbox_2d", "bbox", "box_2d", "box", "bounding_box", "bbox2d", "box2d")
+_LABEL_KEYS = ("label", "class", "category")
 _SAYS_TIME = re.compile(rf"\d:\d|\dm|\d ?{_UNIT}|\b{_KEY} ?:|秒|分", re.I)
-_LABEL = re.compile(rf"\b(?:{'|'.join(sorted(_LABEL_KEYS))}) ?: ?([^,}}\]\n]+)", re.I)
+_LABEL = re.compile(rf"\b(?:{'|'.join(_LABEL_KEYS)}) ?: ?([^,}}\]\n]+)", re.I)
 BARE = "bare"  # numbers that may be a place, and of which only the question tells
 
 Place = tuple[float, ...]
@@ -74,33 +74,21 @@ def spans(text: str) -> list[Place]:
     return list(dict.fromkeys((start, end) for start, end in found if start < end))
 
 
-def boxes(text: str) -> list[Place]:
-    """Return the boxes (x1, y1, x2, y2) in a text, each once."""
-    found = _FOUR.findall(text)
-    numbers = [] if found else _PLAIN_NUMBER.findall(text[:400])
-    if len(numbers) == 4:
-        found = [numbers]
-    found = [tuple(map(float, box)) for box in found]
-    return list(dict.fromkeys(filter(_has_area, found)))
-
-
-def _has_area(box: Place) -> bool:
-    x1, y1, x2, y2 = box
-    return x1 < x2 and y1 < y2
-
-
 _SPAN_WORDS = re.compile(
     rf"\b(?:{_KEY}|timestamps?|time|interval|segment|span|window|event|range|about|around|approximately"
     r"|roughly|between|and|the|is|at|in|seconds?|s)\b",
     re.I,
 )
 _BOX_WORDS = re.compile(
-    rf"\b(?:{'|'.join(sorted(_BOX_KEYS))}|{'|'.join(sorted(_LABEL_KEYS))}|json|ref|confidence|score|[xy]_?(?:[12]|min|max))\b",
+    rf"\b(?:{'|'.join((*BOX_KEYS, *_LABEL_KEYS))}|json|ref|confidence|score"
+    r"|[xy]_?(?:[12]|min|max))\b",
     re.I,
 )
 _LEAD_OF_SPAN = re.compile(
-    r"(?:(?:is|at|from the|de|von|in|from|between|during|about|around|approximately) |从)*", re.I
+    r"(?:(?:is|at|from the|de|von|in|from|between|during|about|around|approximately) |从)*[\[(]*",
+    re.I,
 )
+_END_OF_SPAN = re.compile(r"[)\]]*")
 _EVENT = re.compile(r"\b(?:event|label|query|description|caption) ?: ?[^,}\n]+", re.I)
 # An object with the keys of a place, alone or in a list.
 _OBJECT = re.compile(
@@ -113,26 +101,13 @@ _OBJECT = re.compile(
 class Spans(Vocabulary):
     """One span of time, "[start, end]" in seconds."""
 
-    def begin(self, text: str) -> tuple[str, int] | None:
-        start = _LEAD_OF_SPAN.match(text).end()
-        start += len(text[start:]) - len(text[start:].lstrip("[("))
-        found = _SPAN.match(text, start)
-        if found is None:
-            return None
-        first, last = seconds(found["first"]), seconds(found["last"])
-        end = found.end()
-        end += len(text[end:]) - len(text[end:].lstrip(")]"))
-        if first >= last or not BOUNDARY.match(text, end):
-            return None
-        return as_text((first, last)), end
-
     def inside(self, text: str, at: int) -> tuple[str, int] | None:
-        start = _LEAD_OF_SPAN.match(text, at).end()
-        found = _SPAN.match(text, start)
+        found = _SPAN.match(text, _LEAD_OF_SPAN.match(text, at).end())
         if found is None:
             return None
         first, last = seconds(found["first"]), seconds(found["last"])
-        return (as_text((first, last)), found.end()) if first < last else None
+        end = _END_OF_SPAN.match(text, found.end()).end()
+        return (as_text((first, last)), end) if first < last else None
 
     def whole(self, text: str) -> str | None:
         """Return a span in any writing, start and end in lines or fields too."""
@@ -157,8 +132,13 @@ class Boxes(Vocabulary):
         return (as_text(box), found.end()) if _has_area(box) else None
 
     def whole(self, text: str) -> str | None:
+        """Return a box in any writing: corners in brackets, or four numbers in marks or fields."""
         text = re.sub(r"</?\w+>", " ", text) if len(text) <= 4000 else ""
-        found = boxes(text)
+        written = _FOUR.findall(text)
+        numbers = [] if written else _PLAIN_NUMBER.findall(text[:400])
+        if len(numbers) == 4:
+            written = [numbers]
+        found = {box for one in written if _has_area(box := tuple(map(float, one)))}
         if len(found) != 1:
             return None
         label = _LABEL.search(text)
@@ -166,10 +146,15 @@ class Boxes(Vocabulary):
         rest = _PLAIN_NUMBER.sub("", _FOUR.sub("", rest))
         if re.search(r"\w", rest):
             return None
-        return as_text(found[0]) + (f" {fold(label[1])}" if label else "")
+        return as_text(found.pop()) + (f" {fold(label[1])}" if label else "")
 
 
-_SPANS, _BOXES = Spans(), Boxes()
+def _has_area(box: Place) -> bool:
+    x1, y1, x2, y2 = box
+    return x1 < x2 and y1 < y2
+
+
+SPANS, BOXES = Spans(), Boxes()
 
 
 def form_of(gt: str) -> str:
@@ -179,16 +164,15 @@ def form_of(gt: str) -> str:
     if len(gt) > 400 or not any(sign.isdigit() for sign in gt):
         return ""
     written = plain(gt).strip(" .")
-    if _BOXES.whole(written):
+    if BOXES.whole(written):
         return "box" if re.search("[a-z]", gt, re.I) else f"{BARE} box"
-    if _SPANS.whole(written) is None or _EVENT.search(written):
+    if SPANS.whole(written) is None or _EVENT.search(written):
         return ""
     return "temporal" if _SAYS_TIME.search(written) else f"{BARE} temporal"
 
 
-def read_place(response: str, type: str, question: str = "") -> Reading:
-    """Read a span ("temporal") or a box. An object with their keys counts as enclosed."""
-    vocabulary = _SPANS if type == "temporal" else _BOXES
+def read_place(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
+    """Read a span or a box. An object with their keys counts as enclosed."""
     if "{" in response or "<box>" in response:
         said = outside_thinking(response)
         if vocabulary.whole(plain(said)) is None and not re.search(r"<answer>|\\boxed", said):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cosmos_reason.answers.commitment import Reading, takes_back
+from cosmos_reason.answers.places import BOX_KEYS as BOX
 from cosmos_reason.answers.places import is_time, seconds
 from cosmos_reason.answers.response import final_answer
 from cosmos_reason.answers.words import fold
@@ -29,7 +30,6 @@ PLANE_TYPES = (BOXES, POINTS, TRAJECTORIES)  # measured in the picture
 START = ("start", "start_time", "t_start", "begin", "from", "start_s", "start_sec")
 END = ("end", "end_time", "t_end", "stop", "to", "end_s", "end_sec")
 RANGE = ("timestamps", "timestamp", "time", "interval", "span", "segment")
-BOX = ("bbox_2d", "bbox", "box_2d", "box", "bounding_box", "bbox2d")
 POINT = ("point_2d", "point", "coordinates", "position")
 PATH = ("trajectory", "path", "waypoints")
 SPACE = ("bbox_3d", "box_3d", "bbox3d", "box3d")

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from sys import intern
 
 from cosmos_reason import answers
 from cosmos_reason.base import files, findings
@@ -224,10 +223,6 @@ def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list
 def _grade_row(row: Row, type: str, labels: tuple[str, ...], tolerance: float) -> None:
     verdict = answers.verdict(row.question, row.gt, row.response, type, labels, tolerance)
     row.type, row.expected, row.answer, row.rule, _, is_right, row.overlap, row.parts = verdict
-    # A million rows share their few answers.
-    row.expected = intern(row.expected) if row.expected else row.expected
-    if row.answer and row.type in answers.CLOSED_TYPES:
-        row.answer = intern(row.answer)
     row.labels = labels
     row.correct = row.error is None and is_right
 
