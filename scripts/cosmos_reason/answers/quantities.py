@@ -45,18 +45,6 @@ _CARDINAL = {word: number for number, word in enumerate(_ONES.split())}
 _CARDINAL |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 _CARDINAL |= {"hundred": 100, "thousand": 1000}
 _LONE = {"none": 0, "once": 1, "twice": 2}
-# ten is the same word in some of these languages as in others; so are one and two
-_FOREIGN = """
-null ein zwei drei vier fünf sechs sieben acht neun zehn
-zéro un deux trois quatre cinq six sept huit neuf dix
-cero un dos tres cuatro cinco seis siete ocho nueve diez
-zero un due tre quattro cinque sei sette otto nove dieci
-zero um dois três quatro cinco seis sete oito nove dez
-"""
-for _line in _FOREIGN.strip().splitlines():
-    _LONE |= {word: number for number, word in enumerate(_line.split())}
-_LONE |= dict.fromkeys(("eine", "einen", "eins", "une", "una", "uno", "uma"), 1) | {"duas": 2}
-_LONE = {word: number for word, number in _LONE.items() if word not in _CARDINAL}
 _ENGLISH = "|".join(sorted(_CARDINAL, key=len, reverse=True))
 _ALONE = "|".join(sorted(map(re.escape, _LONE), key=len, reverse=True))
 _DIGITS = (
@@ -133,7 +121,6 @@ def _table() -> dict[str, tuple[str, Decimal]]:
 _UNITS = _table()
 
 
-@lru_cache(maxsize=1 << 12)
 def asked_for(question: str) -> str:
     """Return the unit or the noun that a question asks a number of, else an empty string."""
     asked = _ASKED.search(question)
