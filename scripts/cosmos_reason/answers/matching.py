@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from cosmos_reason.answers.places import intersection_over_union
@@ -172,9 +172,6 @@ def _compare_distances(said, meant, type: str) -> tuple[float, dict[str, float]]
     pairs = assigned(near)
     if pairs:
         parts["frechet" if is_path else "distance"] = _mean([apart[i][j] for i, j in pairs])
-    if pairs and is_path:
-        parts["dtw"] = _mean([warped(ours[i], theirs[j]) for i, j in pairs])
-        parts["end_distance"] = _mean([math.dist(ours[i][-1], theirs[j][-1]) for i, j in pairs])
     return score, {name: round(value, 6) for name, value in parts.items()}
 
 
@@ -201,29 +198,13 @@ def _steps(item: Item) -> list[Point]:
 
 def frechet(one: Sequence[Point], other: Sequence[Point]) -> float:
     """Return the discrete Frechet distance (Eiter and Mannila 1994)."""
-    return _along(one, other, max)[0]
-
-
-def warped(one: Sequence[Point], other: Sequence[Point]) -> float:
-    """Return the mean distance along the best warping of one onto the other (DTW, Sakoe and Chiba
-    1978, over the number of its steps)."""
-    total, steps = _along(one, other, lambda before, here: before + here)
-    return total / steps
-
-
-def _along(one, other, joined: Callable[[float, float], float]) -> tuple[float, int]:
-    """Return the least value of a walk along both, and its steps."""
-    row: list[tuple[float, int]] = []
-    for number, point in enumerate(one):
-        line: list[tuple[float, int]] = []
+    row: list[float] = []
+    for point in one:
+        line: list[float] = []
         for place, target in enumerate(other):
             here = math.dist(point, target)
             before = [*row[max(0, place - 1) : place + 1], *line[-1:]]
-            if not number and not place:
-                line.append((here, 1))
-            else:
-                value, steps = min(before)
-                line.append((joined(value, here), steps + 1))
+            line.append(max(here, min(before, default=0.0)))
         row = line
     return row[-1]
 
