@@ -3,7 +3,7 @@
 import pytest
 from scoring import ids, row, score, warned_of, write
 
-from cosmos_reason.evaluation import gaps, grading
+from cosmos_reason.evaluation import gaps, grading, metrics
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.pages import report
 
@@ -56,7 +56,7 @@ def test_letters_are_not_pooled_over_questions():
     for number, said in enumerate("AAB"):
         rows.append(Row(f"w{number}", f"w{number}", "w.mp4", other, "A", said, None))
     grading.grade(rows)
-    colour, way = report.matrices(rows)
+    colour, way = report.matrices(metrics.confusions(rows))
     assert (colour["question"], way["question"]) == ("which colour?", "which way?")
     assert colour["columns"] == ["green", "red"] and way["columns"] == ["left", "right"]
     (line,) = way["lines"]
@@ -66,7 +66,7 @@ def test_letters_are_not_pooled_over_questions():
 def test_the_report_tells_balance_change_gain_and_template(tmp_path):
     rows = graded({"A": (60, 20), "C": (0, 8)})
     pair = {"per_type": {"mcq": {"verdict": "worse (p = 0.01)"}}, "earlier_per_type": {}}
-    (line,) = report.type_table(rows, pair)
+    (line,) = report.type_table(metrics.summaries(rows)[1], metrics.confusions(rows), pair)
     assert line["change"]["verdict"] == "worse (p = 0.01)"
     assert line["now"]["balanced_accuracy"] == pytest.approx(60 / 80 / 2)
     wrong = gaps.find(rows, {})

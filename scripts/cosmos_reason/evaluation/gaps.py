@@ -16,7 +16,7 @@ from cosmos_reason.data import annotations
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.records import id_and_media
-from cosmos_reason.evaluation.metrics import cluster, named
+from cosmos_reason.evaluation.metrics import NO_ANSWERS, cluster, confusions, named
 from cosmos_reason.evaluation.rows import Row, about
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
@@ -213,7 +213,7 @@ def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
     }
 
 
-def next_data(rows: Iterable[Row]) -> list[dict]:
+def next_data(rows: Sequence[Row]) -> list[dict]:
     """Return the answers to closed questions worth more examples, those with the highest expected
     gain first: the share of all rows that would be right besides, were this answer as often right
     as the other answers to its question are now. To collect are EXAMPLES_PER_GAP new ones per wrong
@@ -221,37 +221,30 @@ def next_data(rows: Iterable[Row]) -> list[dict]:
 
     Unparseable and failed rows ask for a better prompt or readable media, not for more clips of a
     class."""
-    asked, wrong, right = Counter(), Counter(), Counter()
-    of_question, right_of_question = Counter(), Counter()
-    count_of_rows = 0
-    for row in rows:
-        count_of_rows += 1
-        if row.type in CLOSED_TYPES and row.expected is not None:
-            question = row.type, cluster(row.question)
-            answer = (*question, named(row, row.expected))
-            asked[answer] += 1
-            of_question[question] += 1
-            right[answer] += row.correct
-            right_of_question[question] += row.correct
-            if row.outcome == "wrong":
-                wrong[answer] += 1
     lines = []
-    for answer, gaps in wrong.items():
-        kind, question, label = answer
-        others = of_question[kind, question] - asked[answer]
-        right_others = right_of_question[kind, question] - right[answer]
-        share = right_others / others if others else 1.0
-        gain = min(gaps, max(0.0, share * asked[answer] - right[answer])) / count_of_rows
-        line = {
-            "type": kind,
-            "question": question,
-            "class": label,
-            "rows": asked[answer],
-            "gaps": gaps,
-            "expected_gain": round(gain, 6),
-            "collect": gaps * EXAMPLES_PER_GAP,
-        }
-        lines.append(line)
+    for kind, tables in confusions(rows, apart=CLOSED_TYPES).items():
+        for question, counts in tables.items():
+            asked, right, wrong = Counter(), Counter(), Counter()
+            for (expected, given), count in counts.items():
+                asked[expected] += count
+                if given == expected:
+                    right[expected] += count
+                elif given not in NO_ANSWERS.values():
+                    wrong[expected] += count
+            for label, gaps in wrong.items():
+                others = asked.total() - asked[label]
+                share = (right.total() - right[label]) / others if others else 1.0
+                gain = min(gaps, max(0.0, share * asked[label] - right[label])) / len(rows)
+                line = {
+                    "type": kind,
+                    "question": question,
+                    "class": label,
+                    "rows": asked[label],
+                    "gaps": gaps,
+                    "expected_gain": round(gain, 6),
+                    "collect": gaps * EXAMPLES_PER_GAP,
+                }
+                lines.append(line)
     lines.sort(key=lambda line: (-line["expected_gain"], -line["gaps"]))
     return lines[:LISTED]
 

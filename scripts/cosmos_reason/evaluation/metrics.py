@@ -47,10 +47,10 @@ def score(rows: Sequence[Row]) -> dict:
             by_tag[tag].append(row)
         for group in row.groups:
             by_group[group].append(row)
-    tables = {kind: confusions(by_type[kind]) for kind in sorted(by_type)}
-    per_type = {
-        kind: summary(by_type[kind]) | macro(tables[kind].values()) for kind in sorted(by_type)
-    }
+    whole, per_type = summaries(rows)
+    tables = confusions(rows)
+    for kind, line in per_type.items():
+        line |= macro(tables[kind].values())
     choices = tables.pop(CHOICES, {})
     counts = Counter()
     for table in tables.values():
@@ -59,7 +59,7 @@ def score(rows: Sequence[Row]) -> dict:
     soft_matches = sum(row.correct for row in rows) + sum(map(is_soft_match, by_type["text"]))
     return {
         "schema_version": 1,
-        **summary(rows),
+        **whole,
         **macro([counts, *choices.values()]),
         "soft_accuracy": _ratio(soft_matches, len(rows)),
         "per_type": per_type,
@@ -75,50 +75,70 @@ def score(rows: Sequence[Row]) -> dict:
     }
 
 
-def summary(rows: Sequence[Row]) -> dict:
+def summary(rows: Iterable[Row]) -> dict:
     """Return counts, accuracy with its 95 % Wilson interval, and that of always giving each type's
     commonest answer."""
-    outcomes = Counter(row.outcome for row in rows)
-    expected = Counter((row.type, row.expected) for row in rows if row.expected is not None)
+    return summaries(rows)[0]
+
+
+def summaries(rows: Iterable[Row]) -> tuple[dict, dict[str, dict]]:
+    """Return the summary of all rows and that of each type."""
+    # Rows that differ in nothing that is counted are counted together: most of a million are.
+    alike = Counter(
+        (row.type, row.expected, row.outcome, row.rule == JUDGE, row.is_cut) for row in rows
+    )
+    by_type: dict[str, dict] = defaultdict(dict)
+    for key, count in alike.items():
+        by_type[key[0]][key] = count
+    return _summed(alike), {kind: _summed(by_type[kind]) for kind in sorted(by_type)}
+
+
+def _summed(alike: dict[tuple[str, str | None, str, bool, bool], int]) -> dict:
+    """Return the summary of rows that were counted by type, ground truth, outcome, whether a judge
+    read them and whether they were cut."""
+    outcomes, expected = Counter(), Counter()
+    judged, cut = Counter(), Counter()  # outcomes, too
+    for (kind, truth, outcome, by_judge, is_cut), count in alike.items():
+        outcomes[outcome] += count
+        if truth is not None:
+            expected[kind, truth] += count
+        if by_judge:
+            judged[outcome] += count
+        if is_cut:
+            cut[outcome] += count
     # The baseline guesses per type: "A" says nothing about a yes-or-no question.
     commonest: dict[str, int] = {}
     for (kind, _), count in expected.items():
         commonest[kind] = max(count, commonest.get(kind, 0))
-    judged = [row for row in rows if row.rule == JUDGE]
-    cut = [row for row in rows if row.is_cut]
+    rows = outcomes.total()
     # As the rules read them: what a judge read was unread.
-    by_judge = sum(row.error is None and row.answer is not None for row in judged)
+    unread = outcomes["unparseable"] + judged["right"] + judged["wrong"]
     return {
-        "rows": len(rows),
+        "rows": rows,
         "correct": outcomes["right"],
         "unparseable": outcomes["unparseable"],
-        "unparseable_rate": _ratio(outcomes["unparseable"], len(rows)),
-        "unread_rate": _ratio(outcomes["unparseable"] + by_judge, len(rows)),
+        "unparseable_rate": _ratio(outcomes["unparseable"], rows),
+        "unread_rate": _ratio(unread, rows),
         "failed": outcomes["failed"],
-        "cut_short": len(cut),
-        "judged": len(judged),
-        "judged_right": sum(row.correct for row in judged),
-        "unparseable_cut": sum(row.outcome == "unparseable" for row in cut),
-        "accuracy": _ratio(outcomes["right"], len(rows)),
-        "accuracy_interval": wilson(outcomes["right"], len(rows)),
-        "majority_accuracy": _ratio(sum(commonest.values()), len(rows)),
+        "cut_short": cut.total(),
+        "judged": judged.total(),
+        "judged_right": judged["right"],
+        "unparseable_cut": cut["unparseable"],
+        "accuracy": _ratio(outcomes["right"], rows),
+        "accuracy_interval": wilson(outcomes["right"], rows),
+        "majority_accuracy": _ratio(sum(commonest.values()), rows),
     }
 
 
-def per_form(rows: Sequence[Row]) -> dict[str, dict]:
-    """Return the unread rows by the form that the prompt asks for."""
-    by_form = defaultdict(list)
-    for row in rows:
-        if row.form:
-            by_form[row.form].append(row)
-    return {form: unread(by_form[form]) for form in sorted(by_form)}
-
-
-def unread(rows: Sequence[Row]) -> dict:
-    """Return how many of these rows commit to no answer, as the rules read them: a judge who read
-    some changes nothing."""
-    count = sum(row.read == "unread" for row in rows)
-    return {"rows": len(rows), "unread": count, "unread_rate": _ratio(count, len(rows))}
+def per_form(rows: Iterable[Row]) -> dict[str, dict]:
+    """Return how many rows commit to no answer by the form that the prompt asks for, as the rules
+    read them: a judge who read some changes nothing."""
+    counts = Counter((row.form, row.read == "unread") for row in rows if row.form)
+    forms = {}
+    for form in sorted({form for form, _ in counts}):
+        unread, count = counts[form, True], counts[form, True] + counts[form, False]
+        forms[form] = {"rows": count, "unread": unread, "unread_rate": _ratio(unread, count)}
+    return forms
 
 
 def wilson(correct: int, rows: int) -> list[float]:
@@ -142,28 +162,27 @@ def named(row: Row, answer: str) -> str:
     return options(row.question).get(answer) or answer if row.type == CHOICES else answer
 
 
-def confusions(rows: Iterable[Row]) -> dict[str, Counter[tuple[str, str]]]:
-    """Return {question: how often (expected class, given class) occurred} among rows of closed
-    types. Choices have a table for each question and are called by their texts; of other types all
-    rows are one, under an empty question."""
+def confusions(
+    rows: Iterable[Row], apart: Sequence[str] = (CHOICES,)
+) -> dict[str, dict[str, Counter[tuple[str, str]]]]:
+    """Return {type: {question: how often (expected class, given class) occurred}} of the closed
+    types. Types `apart` have a table for each question, and choices are called by their texts; of
+    other types all rows are in one table, under an empty question."""
     # Rows that differ in nothing that is counted are named once.
-    by_question: dict[str, dict] = defaultdict(dict)
+    alike = Counter()
     for row in rows:
-        if row.type in CLOSED_TYPES and row.expected is not None:
+        kind = row.type
+        if kind in CLOSED_TYPES and row.expected is not None:
             # What is no answer gets a column of its own, so that recall counts it as a miss and
             # no class as a prediction.
             given = NO_ANSWERS.get(row.outcome)
-            question = row.question if row.type == CHOICES else ""
-            alike = by_question[question]
-            key = row.expected, given or row.answer, given is not None
-            alike[key] = alike.get(key, 0) + 1
-    tables: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for question, alike in by_question.items():
-        texts = options(question)
-        table = tables[cluster(question)]
-        for (expected, given, is_none), count in alike.items():
-            named = given if is_none else texts.get(given) or given
-            table[texts.get(expected) or expected, named] += count
+            question = row.question if kind in apart else ""
+            alike[kind, question, row.expected, given or row.answer, given is not None] += 1
+    tables = defaultdict(lambda: defaultdict(Counter))
+    for (kind, question, expected, given, is_none), count in alike.items():
+        texts = options(question) if kind == CHOICES else {}
+        said = given if is_none else texts.get(given) or given
+        tables[kind][cluster(question)][texts.get(expected) or expected, said] += count
     return tables
 
 

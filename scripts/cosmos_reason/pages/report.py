@@ -56,6 +56,8 @@ def page(
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     shown = cards(wrong, before or ())
     weighed = likelihood.measure(rows)
+    whole, types = metrics.summaries(rows)
+    tables = metrics.confusions(rows)
     text = render(
         "report.html.j2",
         with_option=with_option,
@@ -64,20 +66,22 @@ def page(
         name=model_name(record),
         asked_on=shortened(record.get("annotations"), 200),
         facts=facts(record),
-        all=metrics.summary(rows),
+        all=whole,
         cut=cut_answers(rows, record),
         pair=pair,
-        types=type_table(rows, pair),
+        types=type_table(types, tables, pair),
         parts=parts_table(rows, before or (), pair),
         forms=metrics.per_form(rows),
         guard=general
         and {
             "told": guard.figures(general.to_json()),
-            "types": type_table(general.rows, general.pair),
+            "types": type_table(
+                metrics.summaries(general.rows)[1], metrics.confusions(general.rows), general.pair
+            ),
             "pair": general.pair,
             "is_forgotten": bool(general.pair) and guard.is_forgotten(general.pair),
         },
-        matrices=matrices(rows),
+        matrices=matrices(tables),
         chart=chart(curves),
         answers_chart=chart(curves, ACCURACIES),
         weighed=weighed,
@@ -131,19 +135,20 @@ def facts(record: dict) -> list[tuple[str, str]]:
     return lines
 
 
-def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
-    """Return one line per question type, the commonest first: the summary now, before for the
-    same questions, and the verdict on what changed."""
-    earlier = pair["earlier_per_type"] if pair else {}
-    by_type = defaultdict(list)
-    for row in rows:
-        by_type[row.type].append(row)
+def type_table(types: dict[str, dict], tables: dict[str, dict], pair: dict | None) -> list[dict]:
+    """Return one line per question type, the commonest first: the summary now (`types`, with the
+    `tables` of metrics.confusions), before for the same questions, and the verdict on what
+    changed."""
     lines = []
-    for kind in sorted(by_type, key=lambda kind: len(by_type[kind]), reverse=True):
-        now = metrics.summary(by_type[kind])
-        now |= metrics.macro(metrics.confusions(by_type[kind]).values())
-        change = pair.get("per_type", {}).get(kind) if pair else None
-        lines.append({"type": kind, "now": now, "before": earlier.get(kind), "change": change})
+    for kind, now in sorted(types.items(), key=lambda one: -one[1]["rows"]):
+        lines.append(
+            {
+                "type": kind,
+                "now": now | metrics.macro(tables[kind].values()),
+                "before": pair["earlier_per_type"].get(kind) if pair else None,
+                "change": pair.get("per_type", {}).get(kind) if pair else None,
+            }
+        )
     return lines
 
 
@@ -163,8 +168,9 @@ def parts_table(
         largest = sorted(by_name, key=lambda name: (-len(by_name[name]), name))
         for name in largest[:PARTS_LISTED]:
             asked = by_name[name]
+            by_type = metrics.confusions(asked).values()
             now = metrics.summary(asked)
-            now |= metrics.macro(metrics.confusions(asked).values())
+            now |= metrics.macro(counts for table in by_type for counts in table.values())
             found = [earlier.get((row.id, row.question, row.gt)) for row in asked]
             old = [row for row in found if row]
             change = pair[f"per_{kind}"].get(name) if pair else None
@@ -175,17 +181,17 @@ def parts_table(
     return tables
 
 
-def matrices(rows: Sequence[Row]) -> list[dict]:
+def matrices(tables: dict[str, dict]) -> list[dict]:
     """Return a confusion matrix per closed type that was asked; of choices one for each of the
     QUESTIONS_MIXED questions asked most often, by the texts of its options: a letter means another
     thing in another question."""
     shown = []
     for kind in answers.CLOSED_TYPES:
-        tables = metrics.confusions(row for row in rows if row.type == kind)
-        often = sorted(tables, key=lambda question: tables[question].total(), reverse=True)
+        by_question = tables[kind]
+        often = sorted(by_question, key=lambda one: by_question[one].total(), reverse=True)
         for question in often[:QUESTIONS_MIXED]:
-            more = {"question": question, "questions": len(tables)}
-            shown.append({"type": kind, **more, **_matrix(tables[question])})
+            more = {"question": question, "questions": len(by_question)}
+            shown.append({"type": kind, **more, **_matrix(by_question[question])})
     return shown
 
 
