@@ -1,6 +1,5 @@
 """Every form results come in, and what is wrong with rows."""
 
-import gc
 import json
 
 import jsonschema
@@ -223,15 +222,6 @@ def test_a_file_that_is_cut_off_or_no_rows_is_one_finding(tmp_path, content, fin
     code, document = score(path)
     assert (code, ids(document)) == (2, {finding})
     assert not (tmp_path / "metrics.json").exists()
-
-
-def test_the_garbage_collector_runs_again_after_a_reading_also_a_failed_one(tmp_path):
-    read(write(tmp_path / "results.json", [row("a"), row("b")]))
-    assert gc.isenabled()
-    (tmp_path / "cut.json").write_text("[{", encoding="utf-8")
-    with pytest.raises(Failure, match="DATA-JSON"):
-        read(tmp_path / "cut.json")
-    assert gc.isenabled()
 
 
 def test_equal_texts_of_rows_are_one_object(tmp_path):

@@ -6,7 +6,6 @@ Nothing is left out: a row that cannot be scored stays, counts as wrong, and is 
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import mmap
 from collections import Counter, defaultdict
@@ -198,12 +197,7 @@ def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
     Raises Failure when there is nothing to read, a file is cut off, or what it holds are no
     results."""
     table = _Table(path, asked_of)
-    gc.disable()  # What is read has no cycles: a million rows need not be walked again and again.
-    try:
-        table.fill()
-    finally:
-        gc.enable()
-    gc.freeze()  # Rows stay to the end.
+    table.fill()
     if not table.rows:
         raise findings.bad_input("EVAL-NO-ROWS", path, "it holds no rows")
     # Annotations or settings, named by mistake, would else be scored as all wrong.
@@ -322,25 +316,28 @@ class _Table:
             values, tags, groups = self._with_truth(values, tags, groups)
         given_id, video_id, media, question, gt, response, error = values
         row_id = self._id(given_id, video_id or media)
-        error = self._error(row_id, gt, response, error, problems)
-        tags = self._tags(row_id, tags) if tags else ()
-        groups = self._tags(row_id, groups) if groups else ()
-        if not video_id or video_id == row_id:
-            video_id = row_id
-        else:
-            video_id = self._shared(video_id, video_id)
-        media = self._shared(media, media)
+        if problems or error is not None or not gt or response is None:
+            error = self._error(row_id, gt, response, error, problems)
         question = question or ""
         if "<" in question:
             question = TAG.sub("", question)  # <video> and <image>
-        question = self._shared(question, question)
-        gt = self._shared(gt or "", gt or "")
-        response = self._shared(response, response)
         self.offered.take(len(self.rows), record, question if FILTERED in record else "")
-        row = Row(row_id, video_id, media, question, gt, response, error, tags)
-        row.groups = groups
+        shared = self._shared
+        row = Row(
+            row_id,
+            row_id if not video_id or video_id == row_id else shared(video_id, video_id),
+            shared(media, media),
+            shared(question, question),
+            shared(gt or "", gt or ""),
+            shared(response, response),
+            error,
+            self._tags(row_id, tags) if tags else (),
+        )
+        if groups:
+            row.groups = self._tags(row_id, groups)
         row.is_cut = record.get("is_cut") is True
-        row.choice = _probabilities(record.get("choice"))
+        if "choice" in record:
+            row.choice = _probabilities(record["choice"])
         self.rows.append(row)
 
     def _with_truth(
@@ -469,7 +466,7 @@ def _rows_in(record: object) -> list:
 
 def _texts(record: dict, problems: list[str]) -> list[str | None]:
     """Return the values of FIELDS as text; what is none is noted in `problems`."""
-    written = [record.get(name) for name in FIELDS]
+    written = list(map(record.get, FIELDS))
     # In most rows all but the error are ASCII texts: nothing else could take their place.
     try:
         is_plain = written[-1] is None and "".join(written[:-1]).isascii()
