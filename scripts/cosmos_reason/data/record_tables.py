@@ -43,15 +43,16 @@ class RecordTable:
     # The first record that has these turns and this reasoning, and what is wrong with them:
     # check -> message.
     talks: list[tuple[Sample, dict[str, str]]]
-    talk_numbers: np.ndarray
+    talk_numbers: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-def read(lines: str, comma: str, index: int) -> RecordTable | None:
+def read(lines: str, comma: str, index: int, reads_talks: bool = True) -> RecordTable | None:
     """Return the records of whole lines, which all begin with a brace and end with another, `comma`
-    ("" but in arrays) and a line break; None where they are not alike."""
+    ("" but in arrays) and a line break; None where they are not alike. Who asks for ids and media
+    alone is spared the conversations (`reads_talks`)."""
     columns = _columns(lines, comma)
     if columns is None or times_among(tuple(columns)) or SEVERAL_MEDIA & columns.keys():
         return None
@@ -65,18 +66,19 @@ def read(lines: str, comma: str, index: int) -> RecordTable | None:
     media = [medium_of_file(kinds[0], name) for name in files.dictionary.to_pylist()]
     if files.null_count or any(medium is None or is_folder for medium, is_folder in media):
         return None
-    reasoning = columns["reasoning"]
-    conversations, talk_numbers, firsts = _conversations(columns["conversations"], reasoning)
-    talks = []
-    for row, conversation in zip(firsts, conversations, strict=True):
-        record = {"id": ids[row], kinds[0]: media[0][0].path, "conversations": conversation}
-        if reasoning[row].is_valid:
-            record["reasoning"] = reasoning[row].as_py()
-        tally = Tally()
-        sample = parse(index + row, record, tally)
-        if sample is None:
-            return None
-        talks.append((sample, {check: message for check, (_, message) in tally.first.items()}))
+    talks, talk_numbers = [], None
+    if reads_talks:
+        reasoning = columns["reasoning"]
+        conversations, talk_numbers, firsts = _conversations(columns["conversations"], reasoning)
+        for row, conversation in zip(firsts, conversations, strict=True):
+            record = {"id": ids[row], kinds[0]: media[0][0].path, "conversations": conversation}
+            if reasoning[row].is_valid:
+                record["reasoning"] = reasoning[row].as_py()
+            tally = Tally()
+            sample = parse(index + row, record, tally)
+            if sample is None:
+                return None
+            talks.append((sample, {check: message for check, (_, message) in tally.first.items()}))
     return RecordTable(
         index,
         ids,
@@ -92,7 +94,32 @@ def _columns(lines: str, comma: str) -> dict[str, arrow.Array] | None:
     """Return the columns of the lines by name; None where a line is not one record with turns that
     name who speaks, or holds what the decoder of single records would note."""
     import pyarrow as arrow
-    from pyarrow import compute, json
+    from pyarrow import compute
+
+    text = arrow.string()
+    turn = arrow.struct([("from", text), ("value", text)])
+    known = {"id": text, "video": text, "image": text, "reasoning": text}
+    known |= {"video_fps": arrow.float64(), "conversations": arrow.list_(turn)}
+    columns = columns_of(lines, comma, known)
+    if columns is None:
+        return None
+    turns = columns["conversations"]
+    said = turns.flatten()
+    if turns.null_count or compute.min(compute.list_value_length(turns)).as_py() == 0:
+        return None
+    if any(column.null_count for column in (said, said.field("from"), said.field("value"))):
+        return None
+    return columns
+
+
+def columns_of(
+    lines: str, comma: str, known: dict[str, arrow.DataType]
+) -> dict[str, arrow.Array] | None:
+    """Return the columns of whole lines by name, of those that are `known` also where no line has
+    one; None where a line is not one record, or holds what the decoder of single records would
+    note."""
+    import pyarrow as arrow
+    from pyarrow import json
 
     # Without the commas, JSON has a line break behind a brace and before another only where a
     # record ends: where all breaks are such, and as many as the records, each line is one record.
@@ -105,10 +132,6 @@ def _columns(lines: str, comma: str) -> dict[str, arrow.Array] | None:
     long = [line for line in lines.split("\n") if len(line) > MOST_LEVELS]
     if any(line.count("[") + line.count("{") > MOST_LEVELS for line in long):
         return None
-    text = arrow.string()
-    turn = arrow.struct([("from", text), ("value", text)])
-    known = {"id": text, "video": text, "image": text, "reasoning": text}
-    known |= {"video_fps": arrow.float64(), "conversations": arrow.list_(turn)}
     data = lines.replace(end, "}\n").encode()
     try:
         table = json.read_json(
@@ -119,15 +142,8 @@ def _columns(lines: str, comma: str) -> dict[str, arrow.Array] | None:
     except arrow.ArrowInvalid:
         return None
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    if len(table) != count or any(map(_holds_a_constant, columns.values())):
-        return None
-    turns = columns["conversations"]
-    said = turns.flatten()
-    if turns.null_count or compute.min(compute.list_value_length(turns)).as_py() == 0:
-        return None
-    if any(column.null_count for column in (said, said.field("from"), said.field("value"))):
-        return None
-    return columns
+    is_whole = len(table) == count and not any(map(_holds_a_constant, columns.values()))
+    return columns if is_whole else None
 
 
 def _holds_a_constant(column: arrow.Array) -> bool:

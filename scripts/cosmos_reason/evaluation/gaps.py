@@ -12,7 +12,7 @@ from typing import BinaryIO
 from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.data import annotations
+from cosmos_reason.data import annotations, record_tables
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.records import id_and_media
@@ -132,18 +132,25 @@ def media_paths(
     paths = {}
     missing = []
     outside = []
-    records = JsonRecords(annotations.locate(annotation_path))
-    for video_id, shown in annotations.stream(records, Tally(), make=id_and_media):
-        video_id = wanted_ids.get(video_id)
-        if video_id is None or not shown:
-            continue
-        try:
-            paths[video_id], is_there = located(shown[0].path)
-        except Failure:
-            outside.append(video_id)
-            continue
-        if not is_there:
-            missing.append(video_id)
+    many = functools.partial(record_tables.read, reads_talks=False)
+    records = JsonRecords(annotations.locate(annotation_path), many)
+    for one in annotations.stream(records, Tally(), make=id_and_media):
+        named = [one]
+        if isinstance(one, record_tables.RecordTable):
+            shown_by = [(medium,) for medium in one.media]
+            media_of = map(shown_by.__getitem__, one.medium_numbers.tolist())
+            named = zip(one.ids, media_of, strict=True)
+        for video_id, shown in named:
+            video_id = wanted_ids.get(video_id)
+            if video_id is None or not shown:
+                continue
+            try:
+                paths[video_id], is_there = located(shown[0].path)
+            except Failure:
+                outside.append(video_id)
+                continue
+            if not is_there:
+                missing.append(video_id)
     unknown = sorted(wanted_ids.keys() - paths.keys())
 
     found = about(

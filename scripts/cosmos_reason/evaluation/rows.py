@@ -19,6 +19,7 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_tables import columns_of
 from cosmos_reason.data.records import TAG
 from cosmos_reason.data.samples import Question
 from cosmos_reason.data.table_files import FLAT, flat_rows
@@ -43,6 +44,8 @@ OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
     ),
     "response": ("full_response", *PREDICTED),
 }  # fmt: skip
+# Rows of these are written by an evaluation of ours, and are read many at once.
+PLAIN_KEYS = {*FIELDS, "answer", "type", "correct", "read", "vision_tokens", "is_cut"}
 HOLDING_ROWS = frozenset(("custom_id", "questions", "0"))  # see _rows_in
 RESPONSES = frozenset(("response", *OTHER_NAMES["response"]))
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
@@ -254,9 +257,12 @@ class _Table:
             for record in flat_rows(self.path) if is_table else reason1.items(self.path):
                 self.add(record)
         else:
-            records = JsonRecords(self.path)
+            records = JsonRecords(self.path, _plain_rows)
             for record in records:
-                if isinstance(record, dict) and HOLDING_ROWS.isdisjoint(record):
+                if isinstance(record, _PlainRows):
+                    for values, is_cut in record:
+                        self._append(values, is_cut)
+                elif isinstance(record, dict) and HOLDING_ROWS.isdisjoint(record):
                     self.add(record)
                 else:
                     self.is_batch = self.is_batch or batches.is_line(record)
@@ -314,14 +320,27 @@ class _Table:
         tags, groups = record.get("tags"), record.get("groups")
         if self.asked_of and not (values[2] and values[4] and not self.tells_parts):
             values, tags, groups = self._with_truth(values, tags, groups)
+        listed_in = values[3] or "" if FILTERED in record else ""
+        self.offered.take(len(self.rows), record, TAG.sub("", listed_in))
+        row = self._append(values, record.get("is_cut") is True, problems)
+        if tags:
+            row.tags = self._tags(row.id, tags)
+        if groups:
+            row.groups = self._tags(row.id, groups)
+        if "choice" in record:
+            row.choice = _probabilities(record["choice"])
+
+    def _append(
+        self, values: Sequence[str | None], is_cut: bool, problems: Sequence[str] = ()
+    ) -> Row:
+        """Add a row of the values of FIELDS; what is wrong with it is noted for the findings."""
         given_id, video_id, media, question, gt, response, error = values
         row_id = self._id(given_id, video_id or media)
         if problems or error is not None or not gt or response is None:
-            error = self._error(row_id, gt, response, error, problems)
+            error = self._error(row_id, gt, response, error, [*problems])
         question = question or ""
         if "<" in question:
             question = TAG.sub("", question)  # <video> and <image>
-        self.offered.take(len(self.rows), record, question if FILTERED in record else "")
         shared = self._shared
         row = Row(
             row_id,
@@ -331,14 +350,10 @@ class _Table:
             shared(gt or "", gt or ""),
             shared(response, response),
             error,
-            self._tags(row_id, tags) if tags else (),
         )
-        if groups:
-            row.groups = self._tags(row_id, groups)
-        row.is_cut = record.get("is_cut") is True
-        if "choice" in record:
-            row.choice = _probabilities(record["choice"])
+        row.is_cut = is_cut
         self.rows.append(row)
+        return row
 
     def _with_truth(
         self, values: list[str | None], tags: object, groups: object
@@ -443,6 +458,28 @@ class _Table:
                 message = "without ids, which get names by their numbers: row-0, ..."
             found += about(row_ids, id, severity, self.path, f"row(s) {message}")
         return found
+
+
+class _PlainRows(list):
+    """(values of FIELDS, whether max_tokens ended the response) of rows in which nothing else could
+    take the place of a value."""
+
+
+def _plain_rows(lines: str, comma: str, _: int) -> _PlainRows | None:
+    """Return the rows of whole lines, each one of ours; None where a line may be another."""
+    import pyarrow as arrow
+
+    columns = columns_of(lines, comma, dict.fromkeys(FIELDS, arrow.string()))
+    if columns is None or not columns.keys() <= PLAIN_KEYS:
+        return None
+    *said, errors = (columns[name] for name in FIELDS)
+    if any(column.null_count for column in said) or errors.null_count < len(errors):
+        return None
+    cut = [False] * len(errors)
+    if "is_cut" in columns:
+        cut = [value is True for value in columns["is_cut"].to_pylist()]
+    values = zip(*(column.to_pylist() for column in (*said, errors)), strict=True)
+    return _PlainRows(zip(values, cut, strict=True))
 
 
 def _rows_in(record: object) -> list:
