@@ -138,7 +138,11 @@ class JsonRecords:
         if not self._many or self._before + self._position < self._single_until:
             return
         end = f"}}{comma}\n"
-        stop = self._text.rfind(end, self._position) + len(end)
+        last = self._text.rfind(end, self._position)
+        if last < 0:  # all of it is one line, which need not be searched for each of its records
+            self._single_until = self._before + len(self._text)
+            return
+        stop = last + len(end)
         several = self._many(self._text[self._position : stop], comma, self.index)
         if several is None:
             self._single_until = self._before + max(stop, self._position + 1)
