@@ -43,6 +43,24 @@ def test_scoring_suggests_this_analysis_with_paths_that_work(evaluation):
     assert "next:" not in run_script("score_predictions.py", evaluation / "results").stderr
 
 
+def test_media_of_a_record_a_line_are_found_as_any_others(tmp_path):
+    turns = [{"from": "human", "value": "<video>\nIs it?"}, {"from": "gpt", "value": "yes"}]
+    records = [{"id": one, "video": f"{one}.mp4", "conversations": turns} for one in "abcd"]
+    (tmp_path / "a.mp4").touch()
+    path = tmp_path / "annotations.json"
+    told = []
+    for separator in (", ", ",\n"):
+        path.write_text("[" + separator.join(map(json.dumps, records)) + "]", encoding="utf-8")
+        told.append(gaps.media_paths(path, str(tmp_path), ["a", "c", "stranger"]))
+    assert told[0] == told[1]
+    paths, found = told[0]
+    assert paths == {one: str(tmp_path / f"{one}.mp4") for one in "ac"}
+    assert {one.id: one.data["record_ids"] for one in found} == {
+        "EVAL-VIDEO-UNKNOWN": ["stranger"],
+        "EVAL-MEDIA-MISSING": ["c"],
+    }
+
+
 def test_every_wrong_row_is_a_gap_of_the_right_kind(evaluation):
     code, document = analyze(evaluation)
     assert code == 0

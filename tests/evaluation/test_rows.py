@@ -224,6 +224,36 @@ def test_a_file_that_is_cut_off_or_no_rows_is_one_finding(tmp_path, content, fin
     assert not (tmp_path / "metrics.json").exists()
 
 
+PLAIN = [row("a"), row("b", video_id="a", response=""), row("c", question="<video>\nWhich?")]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        row("d"),
+        row("a"),
+        row("d", gt=""),
+        row("d", response=None, error="no frames"),
+        row("d", tags=["night"]),
+        row("d", choice={"A": 0.9}),
+        row("d", is_cut=True),
+        row("d", gt=4),
+        {"id": "d", "prompt": "Which?", "label": "A", "predict": "B"},
+    ],
+)
+def test_rows_of_a_line_each_are_read_as_any_others(tmp_path, odd):
+    """Lines of rows as an evaluation of ours writes them are read many at once."""
+    rows = [*PLAIN, odd, row("e", media=None), row("f")]
+    path = tmp_path / "results.json"
+    path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
+    many, found = read(path)
+    single, told = read(write(path, rows))
+    assert many == single and found == told
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    assert read(lines)[0] == many
+
+
 def test_equal_texts_of_rows_are_one_object(tmp_path):
     rows = [row(f"r{number}", video_id="clip") for number in range(2)]
     first, second = read(write(tmp_path / "results.json", rows))[0]
