@@ -5,7 +5,7 @@
 #   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "torch==2.13.0",
 #   "transformers==5.17.0", "peft==0.21.2", "accelerate==1.15.0", "av==18.1.0", "pillow==13.0.0",
 #   "numpy==2.4.6", "tqdm==4.70.1", "boto3==1.44.5", "huggingface_hub==1.33.0", "httpx==0.28.1",
-#   "psutil==7.2.2",
+#   "psutil==7.2.2", "pyarrow==26.0.1",
 # ]
 # ///
 """Run one action of a spec with the embedded engine (transformers + PEFT): what launch_job starts

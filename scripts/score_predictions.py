@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["sacrebleu==2.6.0", "rouge-score==0.1.2", "httpx==0.28.1", "numpy==2.4.6"]
+# dependencies = [
+#   "sacrebleu==2.6.0", "rouge-score==0.1.2", "httpx==0.28.1", "numpy==2.4.6", "pyarrow==26.0.1",
+# ]
 # ///
 """Score the answers of evaluations: accuracy with interval and baseline, per type and class; or
 compare two runs.

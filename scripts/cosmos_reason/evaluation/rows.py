@@ -46,6 +46,7 @@ OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
 }  # fmt: skip
 # Rows of these are written by an evaluation of ours, and are read many at once.
 PLAIN_KEYS = {*FIELDS, "answer", "type", "correct", "read", "vision_tokens", "is_cut"}
+MANY_FROM = 1 << 24  # bytes: Arrow takes 0.1 s to start, which a smaller file does not save
 HOLDING_ROWS = frozenset(("custom_id", "questions", "0"))  # see _rows_in
 RESPONSES = frozenset(("response", *OTHER_NAMES["response"]))
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
@@ -257,7 +258,8 @@ class _Table:
             for record in flat_rows(self.path) if is_table else reason1.items(self.path):
                 self.add(record)
         else:
-            records = JsonRecords(self.path, _plain_rows)
+            is_large = self.path.is_file() and self.path.stat().st_size >= MANY_FROM
+            records = JsonRecords(self.path, _plain_rows if is_large else None)
             for record in records:
                 if isinstance(record, _PlainRows):
                     for values, is_cut in record:
