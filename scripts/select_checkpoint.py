@@ -19,16 +19,25 @@ Without --by it only lists. What --by names is chosen or the command fails:
 it never takes the latest instead.
 """
 
+import shlex
 import sys
 from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import bundle, files, job_folder, progress
 from cosmos_reason.base import findings as f
-from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files, selection
+from cosmos_reason.checkpoints import (
+    adapters,
+    checkpoint_metrics,
+    run_outputs,
+    safetensors_files,
+    selection,
+)
 from cosmos_reason.evaluation import as_trained, guard, serving
 from cosmos_reason.remote import hub, s3
 from cosmos_reason.spec import document
+
+MOST_LISTED = 40  # checkpoints that the text lists
 
 
 def parser() -> cli.Parser:
@@ -73,8 +82,10 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
     """Merge or fix the chosen adapter; return the folder written."""
     output = args.merge or args.fix_adapter
     if chosen.kind != run_outputs.ADAPTER:
-        message = f"it is a {chosen.kind}, not a LoRA adapter, and can be used as it is"
-        raise f.bad_input("CKPT-NOT-ADAPTER", chosen.path, message)
+        flag = "--merge" if args.merge else "--fix-adapter"
+        message = f"{flag} takes a LoRA adapter; this {chosen.kind} can be used as it is"
+        fix = f"drop {flag} {shlex.quote(str(output))}"
+        raise f.bad_input("CKPT-NOT-ADAPTER", chosen.path, message, fix)
     if output.exists():
         raise f.bad_input("CKPT-OUTPUT-EXISTS", output, "something is there already")
     adapter = adapters.read(chosen.path)
@@ -104,7 +115,8 @@ def main(args) -> cli.Outcome:
     if args.by:
         if args.base_model and not args.merge:
             message = "it has no effect without --merge, which alone reads a base"
-            raise f.bad_input("CKPT-NO-EFFECT", "--base-model", message)
+            fix = f"drop --base-model {shlex.quote(args.base_model)}"
+            raise f.bad_input("CKPT-NO-EFFECT", "--base-model", message, fix)
         return told(args, *training.select(args.by))
     if not (args.merge or args.fix_adapter or args.base_model):
         return listing(training)
@@ -215,17 +227,29 @@ def validation_data(spec: dict) -> list[str] | None:
 def listing(training: selection.Training) -> cli.Outcome:
     if not training.found:
         raise f.Failure(selection.nothing_found(training.output_dir), f.EXIT_CHECKS_FAILED)
-    rows = [checkpoint.to_json() for checkpoint in training.found]
+    rows = []
+    for checkpoint in training.found:
+        loss = training.val_losses.get(checkpoint.name)
+        rows.append(checkpoint.to_json() | {"val_loss": loss})
     lines = []
-    for row in rows:
-        uses = f"can: {', '.join(row['can'])}" if row["complete"] else "damaged"
+    for row in rows[:MOST_LISTED]:
+        words = [f"{row['kind']:8} {row['name']}"]
+        if row["val_loss"] is not None:
+            words.append(f"val_loss {row['val_loss']:.6g}")
+        shown = [name for name in checkpoint_metrics.TASK_METRICS if name in row["metrics"]]
+        # What no task metric says, the numbers of a user's own metric may.
+        for name in shown[:1] or row["metrics"]:
+            words.append(f"{name} {row['metrics'][name]:.6g}")
+        words.append(f"can: {', '.join(row['can'])}" if row["complete"] else "damaged")
         if row["superseded_by"]:
-            uses += f", superseded by run {row['superseded_by']}"
-        lines.append(f"{row['kind']:8} {row['name']}  {uses}  {row['metrics'] or ''}".rstrip())
+            words[-1] += f", superseded by run {row['superseded_by']}"
+        lines.append("  ".join(words))
         if row["guard"]:
             lines.append(f"{'':8} {guard.in_words(row['guard'])}")
+    if len(rows) > MOST_LISTED:
+        lines.append(f"... and {len(rows) - MOST_LISTED} more (--json lists all of them)")
     notes = [finding for checkpoint in training.found for finding in checkpoint.findings]
-    notes += training.best_note()
+    notes += [*training.best_note(), *training.unchanged]
     by = training.proposal()
     following = ()
     if by:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run_folders import RUN, add_adapter, add_step, said, write_halves
+from run_folders import RUN, add_adapter, add_step, halves_of, said, write_halves
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
@@ -90,8 +90,9 @@ def test_choosing_by_metric(output):
     listed = run_script("select_checkpoint.py", output).stderr.splitlines()[-1]
     assert listed.endswith(f"select_checkpoint.py {output} --by accuracy")
     (output / RUN / "safetensors" / "step_10" / "config.json").unlink()
-    chosen, findings = selection.select(output, "accuracy")
-    assert chosen.step == "step_20" and [finding.id for finding in findings] == ["CKPT-NOT-SCORED"]
+    chosen, (scores, missing) = selection.select(output, "accuracy")
+    assert chosen.step == "step_20" and scores.message == "accuracy: step_20 0.9, step_9 0.5"
+    assert missing.id == "CKPT-NOT-SCORED"
     with pytest.raises(Failure, match="Did you mean accuracy"):
         selection.select(output, "acuracy")
 
@@ -314,6 +315,7 @@ def test_scores_of_other_questions_are_not_compared_in_silence(output):
     (output / checkpoint_metrics.FILE).write_text(json.dumps(table))
     chosen, found = selection.select(output, "accuracy")
     assert chosen.step == "step_10" and [f.id for f in found] == [
+        "CKPT-SCORES",
         "CKPT-NOT-SCORED",
         "CKPT-UNEQUAL-SCORES",
     ]
@@ -466,6 +468,58 @@ def test_the_command(output):
     assert run_script("select_checkpoint.py", output).returncode == 2
 
 
+# ---- a training that learned nothing ----
+
+
+def unchanged(output, *flags):
+    """The warnings about unchanged weights."""
+    code, document = said(output, *flags)
+    assert code == 0, document
+    return [one for one in document["findings"] if one["id"] == "CKPT-UNCHANGED"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--by", "step_10"]])
+def test_checkpoints_with_the_same_weights_are_told(output, flags):
+    assert unchanged(output, *flags) == []
+    steps = output / RUN / "safetensors"
+    (first,) = (steps / "step_9").glob("*.safetensors")
+    for step in ("step_10", "step_20"):
+        shutil.copy(first, steps / step / first.name)
+    (warned,) = unchanged(output, *flags)
+    assert warned["severity"] == "warning" and "81 tensors" in warned["message"]
+    assert warned["data"]["checkpoints"] == [f"{RUN}/safetensors/step_{n}" for n in (9, 10, 20)]
+    shutil.rmtree(steps / "step_9")
+    shutil.rmtree(steps / "step_20")
+    assert unchanged(output, *flags) == [], "one alone, whose base nobody knows"
+
+
+@pytest.mark.parametrize("told_by", ["state", "job"])
+def test_a_checkpoint_with_the_weights_of_its_base_is_told(output, model, told_by):
+    run = output / RUN
+    shutil.rmtree(run / "safetensors" / "step_20")
+    shutil.copytree(model, run / "safetensors" / "step_20")
+    trained = {"policy": {"model_name_or_path": str(model)}}
+    if told_by == "state":
+        state = run / "checkpoints" / "step_20" / "policy" / "cosmos_config"
+        state.write_text(json.dumps(trained))
+    else:
+        (output / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(output)}}))
+        spec.dump(trained, output / "spec.toml")
+    (warned,) = unchanged(output, "--by", "step_20")
+    assert f"step_20: the weights are those of its base {model}" in warned["message"]
+    assert unchanged(output, "--by", "step_9") == []
+
+
+def test_an_adapter_that_adds_nothing_is_told(tmp_path, model):
+    sizes = halves_of(model)
+    write_halves(add_adapter(tmp_path / RUN, "step_1", model), **sizes)
+    write_halves(add_adapter(tmp_path / RUN, "step_2", model), **sizes)
+    (warned,) = unchanged(tmp_path)
+    assert "2 checkpoints up to" in warned["message"] and "lora_B is zero" in warned["message"]
+    write_halves(tmp_path / RUN / "safetensors" / "step_2", number=b"\0\0\0<", **sizes)
+    assert unchanged(tmp_path) == []
+
+
 # ---- the trainer's log ---------------------------------------------------------------------------
 
 STAMP = "[rank0]:[cosmos] 2026-01-01 12:00:00,000 - cosmos - INFO - "
@@ -511,6 +565,12 @@ def test_the_trainers_log_beside_an_output_tells_the_losses(output, place):
     code, document = said(output, "--by", "val_loss")
     assert code == 0, document
     assert document["result"]["selected"]["name"] == f"{RUN}/safetensors/step_10"
+    proxy, broken = document["findings"]
+    assert (broken["id"], broken["severity"]) == ("CKPT-BEST-BROKEN", "warning")
+    assert "step_24, not one model" in broken["message"]
+    assert ("which is not in" in proxy["message"]) == place.startswith("..")
+    listed = run_script("select_checkpoint.py", output).stdout.splitlines()
+    assert f"model    {RUN}/safetensors/step_10  val_loss 0.31  can: evaluate" in listed
 
 
 def test_the_log_ties_a_step_to_the_epoch_it_was_saved_as(output, model):
@@ -532,7 +592,9 @@ def test_a_log_of_another_run_is_not_followed(output):
         selection.select(output, "val_loss")
     log = output.parent / "train.log"
     log.write_text(trainer_log_of("20250101000000", ROWS))
-    assert selection.select(output, "val_loss", log=log)[0].step == "step_10", "its user says so"
+    chosen, (proxy,) = selection.select(output, "val_loss", log=log)
+    assert chosen.step == "step_10", "its user says so"
+    assert f"whose run 20250101000000 is taken for {RUN}" in proxy.message
     log.write_text(
         trainer_log_of("20250101000000", [(9, 0.1, "step_9")]) + trainer_log_of(RUN, ROWS)
     )
@@ -565,6 +627,9 @@ def test_a_named_log_is_followed_by_steps_and_must_have_losses(output, tmp_path)
     assert listed.endswith(f"--by val_loss --log {log}")
     code, document = said(output, "--by", "val_loss", "--log", log)
     assert (code, document["result"]["selected"]["name"]) == (0, f"{RUN}/safetensors/step_10")
+    (proxy,) = document["findings"]
+    assert f"step_10 0.31, step_9 0.42 (from {log}, which is not in a folder" in proxy["message"]
+    assert "matched by number" in proxy["message"]
     log.write_text("Step: 3/60, Loss: 0.5\n")
     assert said(output, "--log", log)[1]["findings"][0]["id"] == "CKPT-LOG"
     assert said(output, "--log", tmp_path / "nowhere")[0] == 2

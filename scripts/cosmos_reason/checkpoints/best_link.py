@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cosmos_reason.base import files
-from cosmos_reason.checkpoints import run_outputs, safetensors_files
+from cosmos_reason.checkpoints import checkpoint_metrics, run_outputs, safetensors_files
 from cosmos_reason.checkpoints.run_outputs import Checkpoint
 
 FOLDER, SCORE = "best", "best_score.json"
@@ -88,6 +88,12 @@ def folder_of(output_dir: Path) -> Path:
 def metric_of(output_dir: Path) -> str:
     """Return what `best` was chosen by."""
     return _record(folder_of(output_dir)).get("metric", VAL_LOSS)
+
+
+def score_of(output_dir: Path) -> float | None:
+    """Return the score that `best` was chosen for, where best_score.json has a number."""
+    score = _record(folder_of(output_dir)).get("best_score")
+    return score if checkpoint_metrics.is_finite(score) else None
 
 
 def targets(output_dir: Path) -> list[Path]:

@@ -6,14 +6,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from cosmos_reason.base import files, findings, job_folder, metrics_log
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import best_link, checkpoint_metrics, run_outputs, trainer_log
+from cosmos_reason.checkpoints import (
+    best_link,
+    checkpoint_metrics,
+    run_outputs,
+    trainer_log,
+    unchanged,
+)
 from cosmos_reason.checkpoints.best_link import VAL_LOSS
 from cosmos_reason.checkpoints.run_outputs import RESUME, Checkpoint
 from cosmos_reason.checkpoints.trainer_log import SavedLoss
@@ -24,12 +30,14 @@ METRICS_LOG, TRAINER_LOG = "metrics.jsonl", "log.txt"
 TRAINER_LOGS = (TRAINER_LOG, "*policy_*.log", "logs_*/policy_*.log")  # a job's, and cosmos-rl's
 ENABLED = "train.ckpt.enable_checkpoint"
 COUNTS = {"rows", "failed", "unparseable"}  # counts, not quality metrics
+MOST_SHOWN = 10  # numbers of checkpoints, the best first
 
 
 @dataclass(frozen=True)
 class MeasuredLoss:
     """A validation loss: of which step of which run, and the file that tells it. `saved_as`: the
-    folder of the checkpoint, where the file names it. `left_out`: records that it is without."""
+    folder of the checkpoint, where the file names it. `left_out`: records that it is without.
+    `other_run`: what the file calls the run, where that is not the name of its folder here."""
 
     loss: float
     run: Path
@@ -37,6 +45,7 @@ class MeasuredLoss:
     file: Path
     saved_as: str = ""
     left_out: int = 0
+    other_run: str = ""
 
 
 def select(
@@ -87,6 +96,16 @@ class Training:
         """Return the losses whose step was saved, each with its checkpoint, the lowest first."""
         return _of_saved(self.losses, self.standing)
 
+    @cached_property
+    def val_losses(self) -> dict[str, float]:
+        """Return the validation loss of each checkpoint that has one, the lowest first."""
+        return {checkpoint.name: measured.loss for checkpoint, measured in self.saved}
+
+    @cached_property
+    def unchanged(self) -> list[Finding]:
+        """Return a warning for each run whose training changed no weight."""
+        return unchanged.found(self.standing, self._attempts)
+
     # -- choosing ------------------------------------------------------------------------------
 
     def select(self, by: str) -> tuple[Checkpoint, list[Finding]]:
@@ -102,11 +121,14 @@ class Training:
             chosen, notes = self._lowest_loss()
         elif by == "best":
             chosen = self._best(self.models)
-            notes = self._unequal_validations(chosen)
+            notes = [self._best_reason(chosen), *self._unequal_validations(chosen)]
         elif by in self._metrics():
             chosen, notes = self._by_metric(by)
         else:
             chosen, notes = self._named(by), []
+        if by != "best":
+            notes += self._dead_best()
+        notes += [one for one in self.unchanged if chosen.name in one.data["checkpoints"]]
         # The list looked at samples; what is handed on is read to its last number.
         found = run_outputs.verify(chosen.path, whole=True)
         if findings.has_errors(found):
@@ -156,8 +178,31 @@ class Training:
             broken = failure.findings[0]
             fix = flags(self.proposal())
             return [findings.warning(BEST_REFUSED[broken.id], best, broken.message, fix)]
-        means = findings.info("CKPT-BEST", best, f"it means {chosen.name}", flags("best"))
+        means = replace(self._best_reason(chosen), fix=flags("best"))
         return [means, *self._unequal_validations(chosen)]
+
+    def _best_reason(self, chosen: Checkpoint) -> Finding:
+        """Return which model `best` means, by which score, and the validation losses beside it."""
+        message = f"it means {chosen.name}"
+        score = best_link.score_of(self.output_dir)
+        if score is not None:
+            message += f", by {best_link.metric_of(self.output_dir)} {score:.6g}"
+        if self.val_losses:
+            message += f"; validation losses: {_in_order(self.val_losses)}"
+        where = best_link.folder_of(self.output_dir)
+        return findings.info("CKPT-BEST", where, message, losses=self.val_losses)
+
+    def _dead_best(self) -> list[Finding]:
+        """Return a warning that `best` leads to none of these models, where something else was
+        chosen by."""
+        best = best_link.folder_of(self.output_dir)
+        if not best.is_dir() or best_link.name_of(self.output_dir, self.models):
+            return []
+        named = " and ".join(str(target) for target in best_link.targets(self.output_dir))
+        message = (
+            f"it names {named or 'nothing'}, not one model of this folder; it was not followed"
+        )
+        return [findings.warning(BEST_REFUSED["CKPT-NOT-FOUND"], best, message)]
 
     def _metrics(self) -> set[str]:
         names = set()
@@ -223,14 +268,17 @@ class Training:
         # Of a loss the lowest is meant, of any other metric the highest.
         choose = min if metric.endswith("loss") else max
         best = choose(scored, key=lambda one: one.metrics[metric])  # of equals, the first
-        notes = []
+        ranked = sorted(scored, key=lambda one: one.metrics[metric], reverse=choose is max)
+        scores = {checkpoint.name: checkpoint.metrics[metric] for checkpoint in ranked}
+        message = f"{metric}: {_in_order(scores)}"
+        notes = [findings.info("CKPT-SCORES", self.output_dir, message, scores=scores)]
         if others:
             names = [checkpoint.name for checkpoint in others]
             message = f"{len(names)} of {len(names) + len(scored)} are damaged or not scored by "
             message += f"{metric}, and were not compared: {', '.join(names[:3])}"
-            notes = [
+            notes.append(
                 findings.warning("CKPT-NOT-SCORED", self.output_dir, message, checkpoints=names)
-            ]
+            )
         return best, notes + unequal_scores(self.output_dir, best, scored)
 
     # -- by validation loss ----------------------------------------------------------------------
@@ -272,7 +320,7 @@ class Training:
             fix = flags(whole[0][0].name if whole else "")
             finding = findings.error("CKPT-LOWEST-DAMAGED", chosen.name, message, fix)
             raise Failure([finding, *chosen.findings], findings.EXIT_CHECKS_FAILED)
-        basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
+        basis = f"validation losses: {_in_order(self.val_losses)} (from {self._source(lowest)})"
         # The choice stands; what is doubtful about it is said beside it.
         notes = [self._proxy_note(basis), *self._unequal_validations(chosen)]
         if lowest.loss > self.losses[0].loss:
@@ -299,7 +347,8 @@ class Training:
         )
         if "accuracy" in self._metrics():
             message += "; --by accuracy goes by the answers that were scored"
-        return findings.info("CKPT-VAL-LOSS-PROXY", self.output_dir, message)
+        losses = self.val_losses
+        return findings.info("CKPT-VAL-LOSS-PROXY", self.output_dir, message, losses=losses)
 
     def _unequal_validations(self, chosen: Checkpoint) -> list[Finding]:
         """Return a warning where other checkpoints were validated on more records than the chosen
@@ -328,6 +377,20 @@ class Training:
         if self.job and job_of(self.job):
             return job_folder.attempts(self.job)
         return run_outputs.training_of(self.output_dir)
+
+    def _source(self, measured: MeasuredLoss) -> str:
+        """Return in words which file tells a loss, and what ties it to the checkpoint where that is
+        not the place or the name that the training gave it."""
+        folder = measured.file.absolute().parent
+        own = {measured.run.absolute(), self.output_dir.absolute(), *self._attempts}
+        words = [str(measured.file)]
+        if not own.intersection((folder, *folder.parents)):
+            words.append("which is not in a folder of this training")
+        if measured.other_run:
+            words.append(f"whose run {measured.other_run} is taken for {measured.run.name}")
+        if not measured.saved_as and (len(words) > 1 or measured.file.name != METRICS_LOG):
+            words.append("whose steps are matched by number, for it names no checkpoint")
+        return ", ".join(words)
 
     def _losses_in(self, name: str) -> list[MeasuredLoss]:
         """Return what the files of this name tell, the lowest first: in each run, else in the
@@ -447,6 +510,21 @@ def nothing_found(folder: Path) -> Finding:
     return findings.error("CKPT-NONE", folder, message, fix)
 
 
+def _in_order(numbers: dict[str, float]) -> str:
+    """Return the numbers of checkpoints as they are ranked, without the folders that all share."""
+    names = [name.split("/") for name in numbers]
+    shared = 0
+    while len(names) > 1 and len({tuple(parts[: shared + 1]) for parts in names}) == 1:
+        shared += 1
+    shown = []
+    for parts, value in zip(names, numbers.values(), strict=True):
+        name = "/".join(parts[shared:]) if len(names) > 1 else parts[-1]
+        shown.append(f"{name} {value:.6g}")
+    if len(shown) > MOST_SHOWN:
+        shown[MOST_SHOWN:] = [f"... and {len(shown) - MOST_SHOWN} more (--json)"]
+    return ", ".join(shown)
+
+
 # -- scores that do not compare ----------------------------------------------------------------
 
 
@@ -516,7 +594,11 @@ def _tied(
     for saved in saved_losses:
         if saved.run in runs and _is_loss(saved.loss):
             run = runs[saved.run]
-            found.append(MeasuredLoss(saved.loss, run, saved.step, file, saved.checkpoint))
+            other = saved.run if saved.run != run.absolute().name else ""
+            measured = MeasuredLoss(
+                saved.loss, run, saved.step, file, saved_as=saved.checkpoint, other_run=other
+            )
+            found.append(measured)
     return found
 
 
