@@ -198,7 +198,9 @@ def main(args) -> cli.Outcome:
         if given and len(args.results) > 1:
             message = f"it takes one results file or folder, not {len(args.results)}"
             raise findings.bad_input("USAGE", flag, message)
-    options = grading.Options(args.type, args.tolerance, args.boxes, args.annotations)
+    options = grading.Options(
+        args.type, args.tolerance, args.boxes, args.annotations, names_clips=bool(args.compare)
+    )
     if args.explain:
         return explain(args, options)
     if args.force and not args.export:
@@ -595,6 +597,8 @@ def comparison_line(run: dict) -> str:
         f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both, "
         f"McNemar p = {pair['p_value']:.3g}"
     )
+    if pair["unread_before"] or pair["unread_after"]:
+        line += f"; unread {pair['unread_before']} -> {pair['unread_after']}"
     if pair["paired"]:
         line += f"\n{change('all', pair)}"
     if len(pair["per_type"]) > 1:

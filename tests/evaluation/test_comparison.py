@@ -15,6 +15,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.evaluation import comparison
 from cosmos_reason.evaluation.rows import Row
+from cosmos_reason.spec import document
 
 
 @pytest.mark.parametrize("compared", ["run", "run/results.json", "link/results.json"])
@@ -383,6 +384,45 @@ def test_annotations_name_the_clips_of_rows_that_do_not(tmp_path):
         clips.append(document["result"]["runs"][0]["comparison"]["clips"])
         assert ("EVAL-COMPARE-CLIPS" in ids(document)) == (not more)
     assert clips == [6, 2]
+
+
+@pytest.mark.parametrize("told_by", ["record", "job"])
+def test_annotations_that_the_record_names_name_the_clips(tmp_path, told_by):
+    """TAO's rows name no clip; its job has the spec."""
+    asked = [f"v{clip}-{question}" for clip in range(2) for question in range(3)]
+    turns = [{"from": "human", "value": "What?\n(A) a\n(B) b"}, {"from": "gpt", "value": "A"}]
+    records = [{"id": id, "video": f"{id[:2]}.mp4", "conversations": turns} for id in asked]
+    annotations = tmp_path / "annotations.json"
+    annotations.write_text(json.dumps(records))
+    for name, response in (("before", "B"), ("after", "A")):
+        results = tmp_path / name / "results" / "results.json"
+        write(results, [row(id, response=response, media=None) for id in asked])
+        if told_by == "record":
+            record = {"annotations": str(annotations)}
+            results.with_name("evaluation.json").write_text(json.dumps(record))
+        else:
+            (tmp_path / name / "job.json").write_text("{}")
+            spec = {"dataset": {"annotation_path": str(annotations)}}
+            document.dump(spec, tmp_path / name / "spec.toml")
+    words = [tmp_path / "after/results", "--compare", tmp_path / "before/results"]
+    said = score(*words)[1]
+    assert said["result"]["runs"][0]["comparison"]["clips"] == 2
+    assert "EVAL-CLIPS-RECORDED" in ids(said) and "EVAL-COMPARE-CLIPS" not in ids(said)
+    annotations.unlink()
+    assert "EVAL-COMPARE-CLIPS" in ids(score(*words)[1])
+
+
+def test_a_comparison_tells_unread_answers_of_both_and_adjusted_p_values(tmp_path):
+    for name, said in (("before", "no idea"), ("after", "A")):
+        asked = [row(f"q{n}", response=said if n < 3 else "A") for n in range(9)]
+        yes = [row(f"y{n}", "yes", "yes", question="Is it?") for n in range(3)]
+        write(tmp_path / name / "results.json", [*asked, *yes])
+    done = run_script("score_predictions.py", tmp_path / "after", "--compare", tmp_path / "before")
+    assert "McNemar p = 0.25; unread 3 -> 0" in done.stdout
+    per_type = [line for line in done.stdout.splitlines() if line.startswith(("  mcq", "  yes_no"))]
+    assert len(per_type) == 2 and all(", adjusted (Holm)" in line for line in per_type)
+    (of_all,) = [line for line in done.stdout.splitlines() if line.startswith("  all:")]
+    assert "adjusted" not in of_all
 
 
 def test_what_holds_of_all_comparisons_is_said_once(tmp_path):

@@ -3,6 +3,7 @@ chance, and which of several is best and which others chance may put there."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -70,6 +71,8 @@ def compare(
     pair = {
         **_part(answered),
         "failed": len(common) - len(answered),
+        "unread_before": sum(old.read == "unread" for old, _ in common),
+        "unread_after": sum(new.read == "unread" for _, new in common),
         "unchanged_right": changes[True, True],
         "unchanged_wrong": changes[False, False],
         "only_before": len(before) - len(shared),
@@ -153,7 +156,8 @@ def _parts(
     adjusted = holm([part["p_value"] for part in parts.values()])
     for (name, part), p_value in zip(parts.items(), adjusted, strict=True):
         part["p_adjusted"] = p_value
-        part["verdict"] = verdict(part, p_value, (earlier or {}).get(name))
+        how = ", adjusted (Holm)" if len(parts) > 1 else ""
+        part["verdict"] = verdict(part, p_value, (earlier or {}).get(name), how)
     return parts
 
 
@@ -216,14 +220,15 @@ def sign_flips(gains: Sequence[int]) -> float:
     return min(1.0, float(chances[abs(sums) >= total].sum()))
 
 
-def verdict(part: dict, p_value: float, earlier: dict | None = None) -> str:
+def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: str = "") -> str:
     """Return in words what a comparison shows. A difference counts where McNemar's test, the
     interval over clips and the test over clips all show it. To be better than an `earlier` run (its
-    summary) that always the commonest answer beats shows nothing, so the same sentence says so."""
+    summary) that always the commonest answer beats shows nothing, so the same sentence says so.
+    `adjusted` says behind the p-value how it was adjusted for others."""
     low, high = part.get("difference_interval", (0.0, 0.0))
     over_clips = part.get("clip_p_value", 1.0)
     is_shown = max(p_value, over_clips) < CHANCE and (low > 0 or high < 0)
-    chance = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+    chance = ("p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}") + adjusted
     if is_shown:
         said = f"better ({chance})" if low > 0 else f"worse ({chance})"
     elif p_value < CHANCE:
@@ -279,6 +284,10 @@ def mcnemar(fixed: int, broken: int) -> float:
         return min(1.0, 2 * tail / 2**changes)
     distance = max(0, abs(fixed - broken) - 1)
     return math.erfc(math.sqrt(distance**2 / changes / 2))
+
+
+# The questions by which a run must lead another, breaking none, before that is no chance.
+LEAST_LEAD = next(lead for lead in itertools.count(1) if mcnemar(lead, 0) < CHANCE)
 
 
 # -- several runs --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from cosmos_reason import answers
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import files, findings, job_folder
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import located
@@ -33,7 +33,7 @@ MAX_LABEL_CHARACTERS = 40
 MIN_ROWS_PER_LABEL = 2
 # A question that is asked so often has labels of its own; rarer ones share theirs.
 MIN_ROWS_PER_QUESTION = 10
-JOB_FILE = "job.json"
+JOB_FILE, JOB_SPEC = "job.json", "spec.toml"
 MOST_ABOVE = 4  # JOB/results/CHECKPOINT/guard/results.json
 CUT_SHOWN = 60  # characters
 MAX_TOKENS = "generation.max_tokens"
@@ -75,12 +75,14 @@ BOX_MEASURES = {
 class Options:
     """How answers are read: `type` for all rows (auto: as the task and the data show), the relative
     error a number may have, how responses write boxes where ground truths do it otherwise, and the
-    annotations with the questions and ground truths of results that have none."""
+    annotations with the questions and ground truths of results that have none. `names_clips`: rows
+    without a clip get theirs from the annotations that their record names."""
 
     type: str = "auto"
     tolerance: float = 0.0
     boxes: str | None = None
     annotations: str = ""
+    names_clips: bool = False
 
 
 def read_one(path: Path, options: Options) -> tuple[Path, list[Row], list[Finding]]:
@@ -97,8 +99,9 @@ def read_one(path: Path, options: Options) -> tuple[Path, list[Row], list[Findin
 
 def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
     """Return the graded rows of a results file, and everything there is to say of them."""
-    graded, found = rows.read(path, options.annotations)
     record = evaluation_record.read(path)
+    recorded = _annotations_asked(path, record) if options.names_clips else ""
+    graded, found = rows.read(path, options.annotations, recorded)
     task = record.get("task") or ""
     if task not in TASK_TYPES:
         known = ", ".join(name for name in TASK_TYPES if name)
@@ -136,6 +139,17 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
             again = shlex.join(words)
         found.append(findings.error("EVAL-ALL-FAILED", path, message, again))
     return graded, found
+
+
+def _annotations_asked(path: Path, record: dict) -> str:
+    """Return the annotation file that the results' record, else the spec of their job, names; ''
+    where it is not here."""
+    named = record.get("annotations")
+    job = _job_of(path)
+    if not named and job and (job / JOB_SPEC).is_file():
+        spec = job_folder.here(job, document.load(job / JOB_SPEC))
+        named = document.get(spec, "dataset.annotation_path")
+    return named if isinstance(named, str) and Path(named).is_file() else ""
 
 
 def _void_garbage(graded: list[Row]) -> None:

@@ -193,21 +193,25 @@ def folder_of(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
+def read(path: Path, asked_of: str = "", recorded: str = "") -> tuple[list[Row], list[Finding]]:
     """Return the rows of a results.json (ours or TAO's), a JSON lines file, the output of a batch
     or a Reason1 folder, and what is wrong with them. Rows without ground truths take them, by their
     ids, from the annotations `asked_of`; the questions there that no row answers are rows, too.
+    Where none are given, those that the `recorded` evaluation asked name the clips of rows that
+    name none.
 
     Raises Failure when there is nothing to read, a file is cut off, or what it holds are no
     results."""
     table = _Table(path, asked_of)
+    table.recorded = "" if asked_of else recorded
     table.fill()
     if not table.rows:
         raise findings.bad_input("EVAL-NO-ROWS", path, "it holds no rows")
     # Annotations or settings, named by mistake, would else be scored as all wrong.
     if not table.are_results():
         raise table.no_results()
-    return table.rows, [*table.offered.put_into(table.rows), *table.as_findings()]
+    found = [*table.offered.put_into(table.rows), *table.as_findings()]
+    return table.rows, [*found, *table.put_clips()]
 
 
 def has_answers(rows: list[Row]) -> bool:
@@ -241,6 +245,7 @@ class _Table:
     def __init__(self, path: Path, asked_of: str = ""):
         self.path = path
         self.asked_of = asked_of
+        self.recorded = ""
         self.is_batch = False
         self.takes_truths = False
         self.offered = Offered()
@@ -450,6 +455,26 @@ class _Table:
         else:
             message += f"; {NAMED}"
         return findings.bad_input("EVAL-NOT-RESULTS", self.path, message, fix)
+
+    def put_clips(self) -> list[Finding]:
+        """Name the clips of rows that name none, as TAO's, by the annotations that the evaluation's
+        record names; return what to say of that. Ground truths stay the results' own."""
+        unnamed = [row for row in self.rows if not row.media]
+        if not unnamed or not self.recorded:
+            return []
+        samples, problems = annotations.read(Path(self.recorded))
+        if findings.has_errors(problems):
+            return []  # whoever needs them names others
+        asked = {question.id: question for one in samples for question in one.questions()}
+        named = 0
+        for row in unnamed:
+            question = asked.get(row.id)
+            if question and question.sample.media and (not row.gt or row.gt == question.gt):
+                row.media = question.sample.media[0].path
+                named += 1
+        message = f"row(s) name no clip; {named} have it from {self.recorded}, which was asked"
+        ids = [row.id for row in unnamed] if named else []
+        return about(ids, "EVAL-CLIPS-RECORDED", findings.INFO, self.path, message)
 
     def as_findings(self) -> list[Finding]:
         found = []
