@@ -29,6 +29,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, findings, job_folder, site
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.evaluation import questions
 from cosmos_reason.jobs import options, platforms, record, run_time
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.rules import in_words
@@ -343,12 +344,14 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         "left": left,
         "parallel": len(there.plan["groups"]),
         "objective": there.plan["objective"],
+        "questions": questions_of(there),
         "target": there.plan["target"],
         "hours": there.plan["hours"],
         "platform": there.plan["platform"],
         "site": (there.plan.get("site") or {}).get("name"),
         "gpu_ids": there.plan["groups"],
         "space": space,
+        "alpha": summary.alpha_words(there),
         "repairs": first["repairs"] if first else [],
         "evaluations": left and evaluations_to_go(there, left),
         "estimate": cost.to_json() | {"evaluations": asked.to_json() if asked else evaluations},
@@ -362,6 +365,18 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     text = f"{summary.plan_text(result, cost, asked)}\nas given: {as_given}"
     found += problems + moved
     return cli.Outcome(result, found, text, following, spec=args.spec, is_document=True)
+
+
+def questions_of(there: study.Study) -> int | None:
+    """Return how many questions judge a trial; None where the validation loss does, or the
+    annotations are not here or cannot be read, which the evaluation says itself."""
+    asked = there.plan["evaluate"]
+    if asked is None or not Path(asked["dataset"]["annotation_path"]).is_file():
+        return None
+    try:
+        return len(questions.read(asked["dataset"], asked["evaluation"]["limit"]))
+    except Failure:
+        return None
 
 
 def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:

@@ -6,6 +6,7 @@ import pytest
 import scoring
 from study_world import add, ended_job, new_study, page_of, ran, seen
 
+from cosmos_reason.evaluation import comparison
 from cosmos_reason.tuning import study, summary
 
 
@@ -132,3 +133,17 @@ def test_without_general_questions_there_is_no_column_for_them(tmp_path):
     add(made, 0.2), add(made, 0.9)
     assert seen(made)["guard"] is None
     assert ">guard</th>" not in page_of(made)
+
+
+@pytest.mark.parametrize(
+    ("objective", "questions", "told"),
+    [
+        ("accuracy", 200, "accuracy on 200 questions: each is 0.005, and a lead of fewer than 6 of "
+         "them (0.03) is never more than chance"),
+        ("f1", 200, "f1 on 200 questions"),
+        ("val_loss", None, "val_loss"),
+    ],
+)  # fmt: skip
+def test_how_small_a_lead_can_be_seen(objective, questions, told):
+    assert summary.judged_by(objective, questions) == told
+    assert comparison.mcnemar(6, 0) < comparison.CHANCE <= comparison.mcnemar(5, 0)

@@ -264,7 +264,10 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
     assert told["estimate"]["seconds"] > 0 and told["estimate"]["gpu_hours"] is None
     assert "--seconds-per-step" not in found["next"]
     text = run_script(SCRIPT, *words, "--study", "b", cwd=folder).stdout
-    assert "budget: 4 trainings, 8 hours; target 0.9; on local, the CPU" in text
+    assert "budget: 4 trainings, 8 hours; target 0.9, which a training must reach" in text
+    assert "trial 0 ends no search; on local, the CPU" in text
+    assert told["questions"] == 4
+    assert "accuracy on 4 questions" in text and "with fewer than 6 no lead is more" in text
     assert (
         f"{told['estimate']['steps']} steps a training as given; all of them: time: about" in text
     )
@@ -277,6 +280,24 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
         line for line in narrow.stdout.splitlines() if "in trial 1, outside the range" in line
     ]
     assert "optm_lr" in line
+
+
+@pytest.mark.parametrize(
+    ("given", "searched", "told"),
+    [
+        ("", "lora_rank=[8,16]", "follows the rank, 2 times it"),
+        ("--set lora_alpha=32", "lora_rank=[8,16]", "stays 32 as it was given: the scale of the"),
+        ("", "lr=1e-5..1e-4", ""),
+    ],
+)
+def test_a_plan_tells_what_becomes_of_alpha(folder, given, searched, told):
+    words = f"train --spec spec.toml --engine transformers --tuning lora -o lora.toml {given}"
+    made = run_script("build_spec.py", *words.split(), cwd=folder)
+    assert made.returncode == 0, made.stderr
+    _, found = tune(folder, "plan", "--spec", "lora.toml", "--range", searched)
+    assert found["result"]["alpha"].startswith(told) and bool(found["result"]["alpha"]) == bool(
+        told
+    )
 
 
 def gpus_as_given(text):

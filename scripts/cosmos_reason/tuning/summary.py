@@ -11,9 +11,12 @@ from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.evaluation import guard
+from cosmos_reason.evaluation.comparison import LEAST_LEAD
 from cosmos_reason.jobs import record
 from cosmos_reason.jobs.run_time import MEASURED, Cost
 from cosmos_reason.rules.case import Case
+from cosmos_reason.spec import document
+from cosmos_reason.tuning import space
 from cosmos_reason.tuning.study import (
     BASE,
     COMPLETE,
@@ -174,7 +177,11 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
     budget = [f"budget: {plan['trials']} trainings"]
     if plan["hours"] is not None:
         budget.append(f"{plan['hours']:g} hours")
-    target = "no target" if plan["target"] is None else f"target {plan['target']:g}"
+    target = "no target"
+    if plan["target"] is not None:
+        target = f"target {plan['target']:g}"
+        if plan["evaluations"]:
+            target += ", which a training must reach: trial 0 ends no search"
     devices = []
     for gpu_ids in plan["gpu_ids"]:
         if gpu_ids is None:
@@ -185,7 +192,8 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
     if plan["evaluations"]:
         trials = f"trial 0 is the untouched model, evaluated and not trained; {trials}"
     lines = [
-        f"{left} trainings to go, {plan['parallel']} at a time, judged by {plan['objective']}",
+        f"{left} trainings to go, {plan['parallel']} at a time, judged by "
+        f"{judged_by(plan['objective'], plan['questions'])}",
         f"{trials}; --trials and --hours count trainings"
         f"{', evaluations included in the hours' if plan['evaluations'] else ''}",
         f"{', '.join(budget)}; {target}; on {plan['site'] or plan['platform']}, "
@@ -198,6 +206,8 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
         if left:
             example += f", next {value_text(row['next'])}"
         lines.append(f"  {row['key']}: {row['range']} ({example})")
+    if plan["alpha"]:
+        lines.append(f"  {space.ALPHA}: {plan['alpha']}")
     for repair in plan["repairs"]:
         lines.append(f"  repaired: {repair['message']} ({repair['fix']})")
     if left and cost.steps is None:  # of trials that ended, with their evaluations
@@ -213,6 +223,33 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
                 "first has ended"
             )
     return "\n".join(lines)
+
+
+def judged_by(objective: str, questions: int | None) -> str:
+    """Return the objective with the number of questions behind it, and of an accuracy the smallest
+    lead that is more than chance."""
+    if questions is None:
+        return objective
+    if objective != "accuracy":
+        return f"{objective} on {questions:,} questions"
+    words = f"accuracy on {questions:,} questions: each is {1 / questions:.2g}, and "
+    if questions < LEAST_LEAD:
+        return words + f"with fewer than {LEAST_LEAD} no lead is more than chance"
+    least = f"{LEAST_LEAD} of them ({LEAST_LEAD / questions:.2g})"
+    return words + f"a lead of fewer than {least} is never more than chance"
+
+
+def alpha_words(study: Study) -> str:
+    """Return what becomes of lora_alpha while its rank is searched; '' where no rank is searched,
+    or alpha has a range itself."""
+    searched = {dimension.key for dimension in study.dimensions}
+    alpha = document.get(study.plan["spec"], space.ALPHA)
+    if space.RANK not in searched or space.ALPHA in searched or alpha is None:
+        return ""
+    per_rank = study.plan.get("alpha_per_rank")
+    if per_rank:
+        return f"follows the rank, {per_rank:g} times it"
+    return f"stays {alpha:g} as it was given: the scale of the update, {alpha:g} / r, varies too"
 
 
 def estimate(study: Study, left: int) -> Cost | None:
