@@ -340,7 +340,7 @@ def test_a_train_spec_tells_its_global_batch_and_steps(here):
         "  data     data (160 records)",
         "  tuning   all weights",
         "  length   2 epochs; learning rate 1e-06, cosine decay, warm-up 3% of the steps",
-        "  saves    every 20 steps, keeps 5",
+        "  saves    every 20 steps and at the last step, keeps 5",
         "  clips    8 frames a clip, up to 40960 tokens a record; the longest has 3012 "
         "(text estimated)",
         "  GPUs     8",

@@ -70,8 +70,8 @@ def take_recipe(draft: Draft, facts: Path | None, is_new: bool) -> Case:
     if is_new and is_free and not by_epoch:
         every, an_epoch = document.get(draft.spec, SAVE), case.steps_per_epoch
         told = f"an epoch has {an_epoch} steps" if an_epoch else "steps of an epoch are not known"
-        message = f"got 1, the template's, wrote 0: saves every {every} steps, since {told} "
-        message += "or the run is shorter than two"
+        message = f"got 1, the template's, wrote 0: saves every {every} steps and at the last one, "
+        message += f"since {told} or the run is shorter than two"
         draft.findings.append(findings.info("SPEC-CADENCE", SAVE_EPOCHS, message))
     taken += by_epoch
     if taken:

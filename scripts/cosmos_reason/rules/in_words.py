@@ -40,9 +40,12 @@ def table(case: Case, uses_gpus: bool = True) -> str:
         if case("train.ckpt.enable_checkpoint"):
             kept = case("train.ckpt.max_keep")
             number = kept if kept and kept > 0 else "all"
-            rows["saves"] = f"every {_interval(case, SAVE)}, keeps {number}"
-            if case("validation.enable"):
-                rows["saves"] += f", validates every {_interval(case, VALIDATE)}"
+            rows["saves"] = f"{_interval(case, SAVE)} and at the last step, keeps {number}"
+        if case("validation.enable"):
+            # Every trainer ends with a validation; the embedded engine also scores what it saves.
+            scores_saves = case("train.ckpt.enable_checkpoint") and not case.cosmos
+            also = "wherever it saves" if scores_saves else "at the last step"
+            rows["saves"] += f"; validates {_interval(case, VALIDATE)} and {also}"
         if case.action == "grpo":
             rewards = case("train.train_policy.reward_function")
             rows["rollouts"] = (
@@ -102,10 +105,11 @@ def _data(case: Case) -> str:
 
 
 def _interval(case: Case, key: str) -> str:
+    """Return how often something is done; the last step comes besides."""
     epochs = case(f"{key}_in_epoch")
     if not epochs:
-        return f"{case(key)} steps"
-    return "epoch" if epochs == 1 else f"{epochs} epochs"
+        return f"every {case(key)} steps"
+    return "every epoch" if epochs == 1 else f"every {epochs} epochs"
 
 
 def _scheme(case: Case) -> str:
