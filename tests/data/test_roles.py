@@ -313,10 +313,21 @@ def test_events_in_frames_of_clips_of_several_rates(source):
 
 
 def test_moments_without_an_event_that_are_too_few_are_told(source, events):
-    lines = ["video,from,to,event", "a.mp4,0,6,fall", "b.mp4,0,5,fall"]
+    """The fix is so few that every event has all of its own; there is none where one has no
+    room at all."""
+    lines = ["video,from,to,event", "a.mp4,0,2,fall", "b.mp4,0,5,fall", "a.mp4,0,1,run"]
     report, splits = build(source, lines, *ABSENT)
     (found,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT-FEW"]
-    assert found["severity"] == "warning" and len(splits["train"]) == 2
+    assert found["severity"] == "warning" and len(splits["train"]) == 5
+    assert (found["where"], found["data"]["clips"]) == ("fall", ["b.mp4"])
+    assert found["fix"] == "--also-ask-absent 0.5"
+    report, splits = build(source, lines, *ABSENT[:-1], "0.5", out="less")
+    assert "BUILD-ABSENT-FEW" not in ids(report) and len(splits["train"]) == 4
+    lines = ["video,from,to,event", "a.mp4,0,6,fall", "b.mp4,0,5,fall"]
+    report, splits = build(source, lines, *ABSENT, out="full")
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT-FEW"]
+    assert found["fix"] == "" and found["data"]["clips"] == ["a.mp4", "b.mp4"]
+    assert len(splits["train"]) == 2
 
 
 def test_clips_in_an_archive_are_not_passed_over(source, events):

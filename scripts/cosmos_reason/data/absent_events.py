@@ -4,11 +4,13 @@ of them would be answered yes without moments at which it does not."""
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import cycle
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
@@ -20,6 +22,7 @@ from cosmos_reason.media import files as media
 
 FLAG = "--also-ask-absent"
 HAPPENS = "(happens)"  # stands for a column: whether the event of a row happens in its moment
+MOST_NAMED = 3  # clips of one event
 PER_SECOND = {"": 1, "ms": 1000}  # of frames the rate of the clip
 
 
@@ -93,14 +96,20 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         spans[alike(text)].append((medium, begin, stop))
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
     made: list[Row] = []
+    few = []  # (event, its moments, the clips of rows without room for one)
+    least = reading.absent  # of moments for each row that all events have
     for key, of_event in sorted(spans.items()):
         wanted = round(reading.absent * len(of_event))
         counts = start.unit == "frame"
         moments = _moments(key, of_event, lengths, frame, counts, wanted, reading.seed)
-        if len(moments) < wanted:
-            message = f"got {len(moments)} moments without it, expected {wanted}"
-            problems.append(f.warning("BUILD-ABSENT-FEW", written[key], message))
-        for clip, begin, stop in moments:
+        without_room = {}  # row -> its clip
+        for number, (moment, (clip, *_)) in enumerate(zip(moments, cycle(of_event))):
+            if moment is None:
+                without_room.setdefault(number % len(of_event), clip)
+        if without_room:
+            least = min(least, moments.index(None) / len(of_event))
+            few.append((written[key], moments, list(without_room.values())))
+        for clip, begin, stop in filter(None, moments):
             like = rows[first[clip]]
             values = {name: one for name, one in like.values.items() if name not in left_out}
             edges = [float(edge * per_second[clip]) for edge in (begin, stop)]
@@ -111,6 +120,22 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
                 values[start.name] = edges
             values |= {event.name: written[key], HAPPENS: "no"}
             made.append(like._replace(values=values, where=f"{like.where} without {written[key]}"))
+    for name, moments, clips in few:
+        names = list(dict.fromkeys(clip.name for clip in clips))
+        shown = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+        made_of_it = len(moments) - moments.count(None)
+        message = (
+            f"got {made_of_it} moments without it, expected {len(moments)}: {len(clips)} of its "
+            f"rows have no room for another as long, in their clip ({shown}) or in another"
+        )
+        fix = f.Fix()
+        # So few that every event has all of its moments, in the order in which they are sought.
+        if least >= 0.001:
+            share = f"{math.floor(least * 1000) / 1000:g}"
+            fix = f.Fix(flags={FLAG: share})
+        else:
+            message += "; add clips in which it does not happen all the time"
+        problems.append(f.warning("BUILD-ABSENT-FEW", name, message, fix, clips=names))
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]
     columns = tuple(one for one in reading.columns if one.role != "answer")
     columns += (Column(HAPPENS, "answer", source=FLAG),)
@@ -128,10 +153,11 @@ def _moments(
     counts_frames: bool,
     wanted: int,
     seed: int,
-) -> list[tuple[Path, Fraction, Fraction]]:
-    """Return moments that overlap neither each other nor the event, at most `wanted`. Those of one
-    row are of its clip where that has room, else the clip alone would tell the answer; and a
-    `frame` away from the event where that leaves room, as always where frames are counted."""
+) -> list[tuple[Path, Fraction, Fraction] | None]:
+    """Return `wanted` moments that overlap neither each other nor the event, None for each that has
+    no room. Those of one row are of its clip where that has room, else the clip alone would tell
+    the answer; and a `frame` away from the event where that leaves room, as always where frames are
+    counted."""
     draw = random.Random(f"{seed} {key}")
     busy: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for clip, begin, stop in of_event:
@@ -152,16 +178,18 @@ def _moments(
                 here = max(here, busy_to)
         return found
 
-    found = []
+    found: list[tuple[Path, Fraction, Fraction] | None] = []
     for number in range(wanted):
         own, begin, stop = of_event[number % len(of_event)]
         span = stop - begin
         if span <= 0:  # told where the parts are cut
+            found.append(None)
             continue
         places = ([own] if own in lengths else [], sorted(lengths))
         ways = (rooms(clips, span, frames) for clips in places for frames in apart)
         fitting = next(filter(None, ways), None)
         if fitting is None:
+            found.append(None)
             continue
         clip, earliest, latest = draw.choice(fitting)
         # One of the moments that lie side by side in the room, so that it leaves the others whole.
