@@ -25,6 +25,7 @@ from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import files, findings, progress
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import conversion, omni, safetensors_files, tensor_numbers
 from cosmos_reason.remote import hub, model_names, s3
 
@@ -171,7 +172,8 @@ def main(args) -> cli.Outcome:
         return check_only(args)
     if not args.output_path:
         message = "it is required: the folder to write"
-        raise findings.bad_input("CKPT-NO-OUTPUT", "--output-path", message)
+        fix = Fix(flags={"--output-path": "DIR"})
+        raise findings.bad_input("CKPT-NO-OUTPUT", "--output-path", message, fix)
     status = conversion.SKIPPED
     notes = reusable(args)
     if notes is None:

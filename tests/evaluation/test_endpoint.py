@@ -178,8 +178,9 @@ def test_a_letter_is_asked_for_once_and_only_where_there_are_options(
         "warning",
     ) and "1 of 3 questions" in warned.message
     with_questions(tmp_path / "eval", "What moves?", "Who?")
-    with pytest.raises(Failure, match=r"EVAL-LETTER-OPTIONS .*2 of 2 questions"):
+    with pytest.raises(Failure, match=r"EVAL-LETTER-OPTIONS .*2 of 2 questions") as refused:
         questions.without_options(evaluate_spec)
+    assert refused.value.findings[0].fix.changes == {"evaluation.answer_type": "freeform"}
 
 
 @pytest.mark.parametrize(

@@ -247,5 +247,7 @@ def test_retry_refuses_what_is_not_a_failed_job_of_the_submitted_spec(site):
         launch.submit(launch.next_attempt(whole, site.jobs))
     with open(failed / "spec.toml", "a") as handle:
         handle.write("# edited\n")
-    with pytest.raises(Failure, match="JOB-SPEC-EDITED"):
+    with pytest.raises(Failure, match="JOB-SPEC-EDITED") as edited:
         launch.submit(launch.next_attempt(failed, site.jobs))
+    fix = str(edited.value.findings[0].fix)
+    assert fix.startswith(f"scripts/launch_job.py plan train --spec {failed / 'spec.toml'}")

@@ -13,6 +13,7 @@ from cosmos_reason import answers
 from cosmos_reason.base import findings
 from cosmos_reason.base.families import DEFAULT, Family
 from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
 from cosmos_reason.data.frames import with_system
 from cosmos_reason.data.samples import Question, Turn
@@ -164,8 +165,9 @@ def without_options(spec: dict) -> list[Finding]:
         "offer no options such as (A) and (B)"
     )
     if len(without) == len(questions):
-        message += f"; {key}=freeform takes answers in words"
-        raise findings.bad_input("EVAL-LETTER-OPTIONS", key, message)
+        message += "; freeform takes answers in words"
+        fix = Fix(changes={key: "freeform"})
+        raise findings.bad_input("EVAL-LETTER-OPTIONS", key, message, fix)
     message += "; these are asked as they are written"
     record_ids = without[: findings.MAX_RECORD_IDS]
     return [findings.warning("EVAL-LETTER-OPTIONS", key, message, record_ids=record_ids)]

@@ -285,7 +285,9 @@ def next_attempt(
         # A run that goes on with other values would be neither the one nor the other.
         message = "got a spec that was edited after submit, expected the one that ran; "
         message += "submit it as a new job, with train.resume if it is to go on from a checkpoint"
-        raise bad_input("JOB-SPEC-EDITED", job.spec_path, message)
+        words = ["plan", job.action, "--spec", str(job.spec_path), "--engine", job.engine]
+        fix = shlex.join(["scripts/launch_job.py", *words, "--platform", job.platform])
+        raise bad_input("JOB-SPEC-EDITED", job.spec_path, message, fix)
     said = of_record(job.options) | {"gpu_ids": job.resources["gpu_ids"], "image": job.image}
     if site:  # what was said of the first place is not true of another one
         left = set(site.options()) | (OF_ONE_PLACE if job.site != site.name else set())

@@ -212,7 +212,8 @@ def objective_findings(
     if general is not None:
         message = f"the objective {VAL_LOSS} asks no questions, so --guard-root has no effect; "
         message += "drop one of them"
-        return [findings.error("TUNE-GUARD", "--guard-root", message)]
+        fix = f"drop --guard-root {shlex.quote(general)}"
+        return [findings.error("TUNE-GUARD", "--guard-root", message, fix)]
     if not document.get(table, "validation.enable", False):
         message = f"the objective {VAL_LOSS} needs a spec that validates"
         fix = Fix(flags={"--eval-root": "DIR"})
