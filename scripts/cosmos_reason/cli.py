@@ -164,22 +164,33 @@ class Parser(argparse.ArgumentParser):
     def _hints(self, words) -> str:
         """Return what the words that are no flags of this parser or of the verb in use were meant
         to be."""
-        from cosmos_reason.spec import names  # with the words of other trainers
-
         actions = list(self._actions)
         for choice in self._actions:
             if isinstance(choice.choices, dict):
                 for verb in choice.choices.keys() & set(sys.argv):
                     actions += choice.choices[verb]._actions
         flags = {flag for action in actions for flag in action.option_strings}
-        hints = ""
-        for name in (word.partition("=")[0] for word in words):
-            said = names.other_trainers().get(name.lstrip("-").replace("-", "_"), {})
-            if said.get("flag") in flags:  # as other trainers call it
-                hints += f" Did you mean {said['flag']}?"
-            elif name not in flags:
-                hints += f.did_you_mean(name, flags)
-        return hints
+        given = (word.partition("=")[0] for word in words)
+        return "".join(_hint(name, flags) for name in given if name not in flags)
+
+
+def _hint(given: str, flags: set[str]) -> str:
+    """Return what a flag that no parser has was meant to be: the flag of ours that means what it
+    means to other trainers, one that is spelt much like it, or a key where there is --set."""
+    from cosmos_reason.spec import document, names
+
+    action = next((word for word in sys.argv[1:] if word in bundle.ACTIONS), "train")
+    name = given.lstrip("-").replace("-", "_")
+    told = names.word(action, name)
+    if told and told.flag in flags:
+        return f" Did you mean {told.flag}?"
+    hint = f.did_you_mean(given, flags)
+    if hint or "--set" not in flags:
+        return hint
+    key = told.key if told else names.full_name(action, name)
+    if key in document.keys(action):
+        return f" Did you mean --set {key}=VALUE?"
+    return f" Here {told.note}." if told else ""
 
 
 def _named(actions: list[argparse.Action]) -> str:

@@ -442,9 +442,21 @@ def test_explain_lists_the_actions_behind_each_of_several_keys():
     assert row.startswith("dataset.annotation_path (evaluate, quantize): "), "train has two of it"
 
 
-def test_a_flag_that_was_begun_is_completed(here):
-    done = run_script("build_spec.py train --gpus 2 -o s.toml", cwd=here)
-    assert done.returncode == 2 and "Did you mean --gpus-per-node?" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--gpus 2", "Did you mean --gpus-per-node?"),
+        ("--num-nodes=2", "Did you mean --nodes?"),
+        ("--nproc_per_node 2", "Did you mean --gpus-per-node?"),
+        ("--learning-rate 1e-5", "Did you mean --set train.optm_lr=VALUE?"),
+        ("--num-train-epochs 3", "Did you mean --set train.epoch=VALUE?"),
+        ("--gradient-accumulation-steps 2", "Here train.train_batch_per_replica is"),
+        ("--vague 2", "unrecognized arguments: --vague 2.\n"),
+    ],
+)
+def test_a_flag_of_another_tool_is_named_by_ours(here, words, hint):
+    done = run_script("build_spec.py", "train", *words.split(), "-o", "s.toml", cwd=here)
+    assert done.returncode == 2 and hint in done.stderr
 
 
 def test_a_misspelt_table_keeps_its_values(here):
