@@ -85,7 +85,10 @@ def test_labels_without_a_question_are_asked_about(source, tmp_path, name):
     (found,) = build(*words, expect=2)["findings"]
     assert found["id"] == "BUILD-QUESTION" and "proposal" in found["message"]
     assert not (tmp_path / "out").exists()
-    build(*words, *shlex.split(found["fix"]))
+    made = build(*words, *shlex.split(found["fix"]))
+    told = [one["message"] for one in made["findings"] if one["id"] == "BUILD-FORM-ADDED"]
+    assert len(told) == (name not in ("each its own", "a choice")), "what was added is said"
+    assert all(asked.rpartition("\n")[2] in one for one in told) or name == "questions of some"
     assert asked in {
         text if "Lit?" not in cells else text.partition("\n")[0]
         for text in questions(tmp_path / "out")

@@ -46,6 +46,28 @@ def test_rows_are_made_by_the_function(source, tmp_path):
     assert "BUILD-MAPPING" in ids(build(source, LINES, *changed, expect=2, out="other")[0])
 
 
+TIMED = """
+def convert(row):
+    return [
+        {**row, "video": row["clip"] + ".mp4", "question": "Does it start?", "answer": said, **span}
+        for said, span in (("yes", {"start_ms": 0, "end_ms": 500}),
+                           ("no", {"start_ms": 500, "end_ms": 1000}))
+    ]
+"""
+
+
+def test_times_that_the_function_makes_are_named_by_their_roles(source, tmp_path):
+    """Times of the source that it passes on are declared as ever: their unit is not known."""
+    (tmp_path / "rows.py").write_text(TIMED)
+    flags = ("--convert", tmp_path / "rows.py")
+    report, splits = build(source, ["clip,note", "0,x"], *flags)
+    assert [one.id for one in splits["train"]] == ["0_0-0.5", "0_0.5-1"]
+    assert report["result"]["columns"]["start"] == "start_ms"
+    refused, _ = build(source, ["clip,start_ms,end_ms", "0,1,2"], *flags, out="own", expect=2)
+    (span,) = [one for one in refused["findings"] if one["id"] == "BUILD-SPAN"]
+    assert "--column start" in span["message"]
+
+
 def test_records_of_any_shape_reach_the_function(source, tmp_path):
     trips = [{"trip": 1, "shots": [{"f": "0.mp4", "wet": True}, {"f": "1.mp4", "wet": False}]}]
     (source / "trips.json").write_text(json.dumps(trips))

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import runpy
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import sha256
 from cosmos_reason.data.items import Row
+from cosmos_reason.data.roles import Column, column
 
 NAME = "convert"
+TIMES = ("start", "end", "start_ms", "end_ms", "start_frame", "end_frame")
 
 
 def function(path: str) -> Callable[[dict], object]:
@@ -52,6 +54,19 @@ def rows(made_by: Callable[[dict], object], path: str, source: list[Row]) -> lis
                 raise f.bad_input("BUILD-CONVERT", row.where, message)
             made.append(row._replace(values=values))
     return made
+
+
+def stated(made: list[Row], source: list[Row], declared: Sequence[Column]) -> list[Column]:
+    """Return the columns of times that the function made and named as flags write their roles:
+    `start`, `end_ms`. A column that the source has itself is declared as ever: nobody has said what
+    its numbers count."""
+    names = set().union(*(row.values for row in made))
+    names -= set().union(*(row.values for row in source))
+    names -= {one.name for one in declared}
+    columns = [column(role, role, f"--{NAME}") for role in TIMES if role in names]
+    is_declared = any(one.role in ("start", "end") for one in declared)
+    is_one_of_each = sorted(one.role for one in columns) == ["end", "start"]
+    return columns if is_one_of_each and not is_declared else []
 
 
 def _broken(path: str, where: str, problem: Exception) -> f.Failure:

@@ -272,6 +272,16 @@ def ask(
     return question, f"\n{form}" if form and not says_it else ""
 
 
+def form_added(form: str) -> list[f.Finding]:
+    """Return that the line `form` was added to a question, which nobody wrote, if so."""
+    if not form:
+        return []
+    message = (
+        f"added to the question: {form.strip()!r}; a question that tells it itself stays as it is"
+    )
+    return [f.info("BUILD-FORM-ADDED", "--question", message)]
+
+
 def _proposal(
     names: list[str], answers: list[str], medium: str, options: bool, are_json: bool
 ) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import check_regular, read_json
 from cosmos_reason.data import split_names
-from cosmos_reason.data.items import Item, Reading, Row, ask, one_per_id
+from cosmos_reason.data.items import Item, Reading, Row, ask, form_added, one_per_id
 from cosmos_reason.data.roles import cell_text
 from cosmos_reason.data.source_files import Folder
 from cosmos_reason.data.turns import Turn, in_one_form, is_void
@@ -61,6 +61,7 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
     question, form = asked
     if len(reading.fields) == 1:
         question += form
+        problems += form_added(form)
     for (name, _, clip, split), answer in zip(answers, texts, strict=True):
         turns = (Turn("user", question), Turn("assistant", answer))
         yield Item(name, (("video", clip),), turns, split=split)

@@ -12,6 +12,7 @@ import functools
 import os
 import posixpath
 import shlex
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -203,7 +204,7 @@ def read(source: Source, reading: Reading) -> Records:
         f.attempt(problems, refuse_unused, reading, useless, "label files")
         items = list(label_files.items(source.files.root, reading, problems))
     else:
-        items, rows = _rows(source, reading, tally, problems)
+        items, rows, reading = _rows(source, reading, tally, problems)
         if rows:
             made, columns, unused, _ = table_items.items(rows, source.files, reading, problems)
             items += made
@@ -249,10 +250,11 @@ def read(source: Source, reading: Reading) -> Records:
 
 def _rows(
     source: Source, reading: Reading, tally: Tally, problems: list[f.Finding]
-) -> tuple[list[Item], list[Row]]:
-    """Return the items of annotation files, and the rows of tables with plain values, each with
-    what its split is called. Rows wait for those of all tables: only together do they say what a
-    column is, what a number counts from, and which words mean one answer."""
+) -> tuple[list[Item], list[Row], Reading]:
+    """Return the items of annotation files, the rows of tables with plain values, each with what
+    its split is called, and how to read these, times that --convert made included. Rows wait for
+    those of all tables: only together do they say what a column is, what a number counts from, and
+    which words mean one answer."""
     items: list[Item] = []
     rows: list[Row] = []
     declared = {one.role: one.name for one in (*(reading.saved or ()), *reading.columns)}
@@ -315,7 +317,13 @@ def _rows(
             Row(values, folder, f"{table}{mark}{number}", number, split)
             for values, number in zip(here, numbers, strict=True)
         ]
-        rows += converted.rows(convert, reading.convert, found) if convert else found
+        if convert:
+            made = converted.rows(convert, reading.convert, found)
+            if reading.saved is None:
+                stated = converted.stated(made, found, reading.columns)
+                reading = replace(reading, columns=(*reading.columns, *stated))
+            found = made
+        rows += found
         blank = getattr(opened, "blank", [])
         if blank and convert is None:
             message = f"passed over rows without anything in them: {len(blank)}"
@@ -334,7 +342,8 @@ def _rows(
     if not all(isinstance(row.values, dict) for row in rows):
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
-    return items, splits.of_column(rows, declared.get("split", ""), reading.values, problems)
+    rows = splits.of_column(rows, declared.get("split", ""), reading.values, problems)
+    return items, rows, reading
 
 
 def _missing(

@@ -32,6 +32,7 @@ from cosmos_reason.data.items import (
     Table,
     ask,
     by_row,
+    form_added,
     joined_turns,
     name_of,
     one_per_id,
@@ -311,7 +312,9 @@ def _items_of(
     clips = list(zip(*table.media, strict=True))  # of each row
 
     # Questions; only with them it is known what the columns without a role may mean.
-    table.questions = f.attempt(problems, _questions, table, reading) or table.texts["question"]
+    table.questions = (
+        f.attempt(problems, _questions, table, reading, problems) or table.texts["question"]
+    )
     if unused:
         problems += _unused(table, unused)
 
@@ -560,7 +563,7 @@ def _media(table: Table, files: Folder, problems: list[f.Finding]) -> list[list[
     return shown or [[("video", None)] * len(table.rows)]
 
 
-def _questions(table: Table, reading: Reading) -> list[str]:
+def _questions(table: Table, reading: Reading, problems: list[f.Finding]) -> list[str]:
     """Return the question of every row: its own, or one for all labels without; rows that bring
     options are asked it without the labels in words."""
     stated, cells = table.texts["question"], table.cells
@@ -625,4 +628,6 @@ def _questions(table: Table, reading: Reading) -> list[str]:
         questions[number] = filled if table.options[number] else filled + form
     if empty:
         raise f.Failure(by_row("BUILD-QUESTION", f.ERROR, empty), f.EXIT_BAD_INPUT)
+    if not all(table.options[number] for number in unasked):
+        problems += form_added(form)
     return questions
