@@ -396,13 +396,14 @@ def text(preflight: Preflight, spec: Path | None) -> str:
             words.append(in_words.with_batch(preflight.case, not preflight.on_cpu))
         lines += [f"{preflight.case.action}: {', '.join(words)}"] if words else []
     if predicted:
-        lines += prediction_lines(predicted)
+        lines += prediction_lines(predicted, preflight.on_cpu)
     if "launch" in result:
         lines.append(f"the launch, where these are mended: {result['launch']}")
     return "\n".join(lines)
 
 
-def prediction_lines(prediction: dict) -> list[str]:
+def prediction_lines(prediction: dict, on_cpu: bool) -> list[str]:
+    """Return what a run needs of a GPU, unless it runs on the CPU, and of its machine."""
     source = "assumed: the data were not read"
     if prediction["measured"]:
         source = "the longest sample"
@@ -412,6 +413,8 @@ def prediction_lines(prediction: dict) -> list[str]:
         f"{terms}",
         f"  {on_types(prediction['gpu_types'])}",
     ]
+    if on_cpu:
+        lines = ["it runs on the CPU: no GPU is used"]
     on_host = ", ".join(f"{name} {gib:g}" for name, gib in prediction["host_terms"].items())
     if on_host:
         lines.append(f"each node needs {prediction['host_gib']} GiB of host memory: {on_host}")

@@ -395,6 +395,9 @@ def test_a_launch_on_the_cpu_is_checked_as_such(cluster, platform, flag):
     following = outcome.next
     assert following[-2:] == ("--gpu-ids", "none")
     assert_accepted(following)
+    assert "it runs on the CPU" in outcome.text and "GPU needs" not in outcome.text
+    assert "host memory" in outcome.text
+    assert "PRE-GPU-NONE" not in {one.id for one in outcome.findings}
 
 
 def test_an_engine_that_needs_gpus_is_refused_the_cpu(here):

@@ -59,7 +59,10 @@ def ask_for_gpus(preflight: Preflight, machine: Host | None) -> Iterator[Finding
     reason = preflight.driver.problem or "it names none"
     message = f"looked for GPUs with nvidia-smi on {where} and found none ({reason})"
     if not preflight.wants_gpus:
-        yield findings.info("PRE-GPU-NONE", "nvidia-smi", message)
+        if not preflight.options.describes_gpus:
+            message += "; the embedded engine runs on the CPU then"
+        if not preflight.on_cpu:  # else none was asked for
+            yield findings.info("PRE-GPU-NONE", "nvidia-smi", message)
         return
     report = findings.warning if preflight.options.describes_gpus else findings.error
     fix = missing_description(preflight.options)
