@@ -84,7 +84,8 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
     if chosen.kind != run_outputs.ADAPTER:
         flag = "--merge" if args.merge else "--fix-adapter"
         message = f"{flag} takes a LoRA adapter; this {chosen.kind} can be used as it is"
-        fix = f"drop {flag} {shlex.quote(str(output))}"
+        # A model that is named by its folder alone leaves nothing else to do here.
+        fix = f"drop {flag} {shlex.quote(str(output))}" if args.by else ""
         raise f.bad_input("CKPT-NOT-ADAPTER", chosen.path, message, fix)
     if output.exists():
         raise f.bad_input("CKPT-OUTPUT-EXISTS", output, "something is there already")

@@ -206,6 +206,8 @@ def test_best_written_by_us_survives_moving(output, tmp_path):
     assert selection.select(moved, "val_loss")[0].step == "step_10"
     record = json.loads((moved / "best" / "best_score.json").read_text())
     assert record["best_score"] == 0.3 and record["metric"] == "val_loss"
+    _, (reason,) = selection.select(moved, "best")
+    assert reason.message == f"it means {RUN}/safetensors/step_10, by val_loss 0.3"
 
 
 def test_best_links_of_a_container(output):

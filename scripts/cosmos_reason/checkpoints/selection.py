@@ -121,7 +121,8 @@ class Training:
             chosen, notes = self._lowest_loss()
         elif by == "best":
             chosen = self._best(self.models)
-            notes = [self._best_reason(chosen), *self._unequal_validations(chosen)]
+            reason = replace(self._best_reason(chosen), id="CKPT-SCORES")
+            notes = [reason, *self._unequal_validations(chosen)]
         elif by in self._metrics():
             chosen, notes = self._by_metric(by)
         else:
