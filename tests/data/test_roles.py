@@ -204,7 +204,7 @@ def test_several_questions_of_a_row(source):
     said = {sample.id: (sample.turns[0].text, sample.turns[1].text) for sample in splits["train"]}
     assert said["0-moves"] == ("Is the car moving?\nAnswer yes or no.", "yes")
     assert said["1-colour"] == ("Which colour?", "blue") and len(said) == 5
-    assert ids(report) == ["BUILD-ASK-EMPTY", "BUILD-NO-EVAL"]
+    assert ids(report) == ["BUILD-FORM-ADDED", "BUILD-ASK-EMPTY", "BUILD-NO-EVAL"]
     saved = source.parent / "out" / "mapping.yaml"
     jsonschema.validate(yaml.safe_load(saved.read_text()), bundle.schema("mapping"))
     _, again = build(source, lines, "--mapping", saved, out="again")
