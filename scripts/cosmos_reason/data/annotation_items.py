@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import source_files, split_names
 from cosmos_reason.data.annotations import stream
+from cosmos_reason.data.column_words import meaning
 from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
 from cosmos_reason.data.items import Item, name_of, one_per_id
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.records import parse
-from cosmos_reason.data.roles import meaning
 from cosmos_reason.data.samples import Sample
 from cosmos_reason.data.source_files import Folder
 from cosmos_reason.media.files import names_medium

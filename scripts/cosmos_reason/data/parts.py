@@ -7,7 +7,6 @@ import datetime
 import decimal
 import functools
 import hashlib
-import itertools
 import math
 import shlex
 from collections import defaultdict
@@ -20,20 +19,10 @@ from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import progress
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import published_sets
+from cosmos_reason.data.column_words import LENGTHS, MINUTES, UNIT_WORDS, words_of
 from cosmos_reason.data.items import UNNAMED, Named, Row, Table, by_row
-from cosmos_reason.data.roles import (
-    LENGTHS,
-    MINUTES,
-    UNIT_WORDS,
-    Cells,
-    Column,
-    column,
-    time_roles,
-    words_of,
-)
+from cosmos_reason.data.roles import Cells, Column
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
-from cosmos_reason.data.turns import alike
 from cosmos_reason.media import cut
 from cosmos_reason.media import files as media_files
 from cosmos_reason.media.files import VIDEO_SUFFIXES
@@ -69,7 +58,7 @@ def of_rows(
     `problems`, a warning when such rows are left out (`is_skipping`)."""
     edges = _declared(table.columns)
     rows, unit = table.rows, edges[0].unit
-    starts, ends = _times(table.cells, edges[0].name, edges[1].name)
+    starts, ends = times_of(table.cells, edges[0].name, edges[1].name)
     wrong, other = _other_meaning(edges)
     if wrong and (other == unit or proved_unit(media, starts, ends) != unit):
         message = (
@@ -131,7 +120,7 @@ def proved_unit(media: list[Named], starts: Sequence, ends: Sequence) -> str | N
             return None
         for unit in list(fitting):
             try:
-                begin, stop, counts = _span(start, end, unit)
+                begin, stop, counts = read_span(start, end, unit)
             except ValueError:
                 fitting.remove(unit)
                 continue
@@ -196,7 +185,7 @@ def _part(
 ) -> Medium | None:
     """Return the part of a clip that a row is about; None where what is told says why not."""
     try:
-        span = _span(start, end, unit)
+        span = read_span(start, end, unit)
     except ValueError as problem:
         told[UNREAD].append((row, str(problem)))
         return None
@@ -233,7 +222,7 @@ def _part(
     return Held(f"{whole}/{name}", ".mp4", load, medium, (float(times[0]), float(times[1])))
 
 
-def _span(start: object, end: object, unit: str) -> Span:
+def read_span(start: object, end: object, unit: str) -> Span:
     """Raises ValueError for times that cannot be read, or that are none."""
     try:
         if unit == "":
@@ -334,7 +323,7 @@ def seconds(written: object) -> Fraction:
     return total.limit_denominator(MOST)
 
 
-def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
+def times_of(cells: Cells, start: str, end: str) -> tuple[list, list]:
     """Return the first and the last second of every row, which may stand in one column as a
     list."""
     starts, ends = cells[start], cells[end]
@@ -344,54 +333,3 @@ def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
         value if isinstance(value, list) and len(value) == 2 else (value, value) for value in ends
     ]
     return [first for first, _ in pairs], [last for _, last in pairs]
-
-
-def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:
-    """Return the two columns without a role that may be times whatever their names are: rows of one
-    clip and question differ in them, and in every row the one is a time before the other."""
-    asked: dict[tuple, list[int]] = defaultdict(list)
-    cells, clips = table.cells, table.media[0]
-    for number, ((_, medium), question) in enumerate(zip(clips, table.questions, strict=True)):
-        asked[medium, question].append(number)
-    several = [numbers for numbers in asked.values() if len(numbers) > 1]
-    told_apart = [
-        name
-        for name in names
-        if any(len({str(cells[name][one]) for one in numbers}) > 1 for numbers in several)
-    ]
-    for start, end in itertools.pairwise(told_apart):
-        try:
-            for begin, stop in zip(cells[start], cells[end], strict=True):
-                _span(begin, stop, "")
-        except ValueError:
-            continue
-        return [start, end]
-    return []
-
-
-def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
-    """Return an error where one clip has several answers to one question, and columns without a
-    role (`times`) are called as the times of each would be."""
-    given: dict[tuple, set[str]] = defaultdict(set)
-    media, cells, answers = table.media[0], table.cells, table.texts["answer"]
-    for (_, medium), question, answer in zip(media, table.questions, answers, strict=True):
-        given[medium, question].add(alike(answer))
-    if all(len(labels) < 2 for labels in given.values()):
-        return []
-    listed = " and ".join(times)
-    message = (
-        f"got one clip with several answers to one question, and {listed}, which no role uses: cut "
-        "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
-        f"start_frame and end_frame), or declare --column ignore=NAME of {listed}"
-    )
-    declared = time_roles(cells, times)
-    fix = Fix()
-    if declared:  # a name may say the unit; else the lengths of the clips prove it, or nobody knows
-        columns = [column(*word.split("=", 1), "--column") for word in declared]
-        unit = columns[0].unit
-        if not unit and times[0] not in published_sets.IN_SECONDS:
-            unit = proved_unit(media, *_times(cells, *(one.name for one in columns)))
-        if unit is not None:
-            words = [f"{one._replace(unit=unit).written}={one.name}" for one in columns]
-            fix = Fix(flags={"--column": words})
-    return [f.error("BUILD-SPAN", times[0], message, fix, columns=times)]

@@ -6,9 +6,9 @@ import functools
 import re
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.data.column_words import TIME, meaning, time_roles
 from cosmos_reason.data.formats import are_pictures, rates, unread_media
 from cosmos_reason.data.record_checks import Tally, damaged
-from cosmos_reason.data.roles import TIME, meaning, time_roles
 from cosmos_reason.data.samples import Media, Sample
 from cosmos_reason.data.turns import TAG, Turn, bare_thought
 from cosmos_reason.spec.values import shown

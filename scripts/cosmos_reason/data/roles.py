@@ -4,7 +4,6 @@ stay without a role are named with the line that would declare them."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shlex
@@ -15,10 +14,8 @@ from typing import NamedTuple
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.texts import shortened
 from cosmos_reason.data import options, published_sets
-from cosmos_reason.media.files import names_medium
 
 LABELS = ("answer", "label", "class", "target", "category", "response")
 SENTENCES = ("caption", "sentence", "text")
@@ -67,34 +64,6 @@ BY_NAME = "its name"  # who gave a column its role, where nobody declared it
 OF_CLIPS = {name for name in NAMES["video"] if name.startswith(("video_", "videoi", "clip", "vid"))}
 OF_TEXTS = {*NAMES["question"], *NAMES["answer"], "correct_answer_label"}
 OF_TEXTS |= published_sets.COUNTED_FROM_0
-
-OF_ROWS = re.compile(r"(?:^|[_ ])(?:id|ids|uid|uuid|qid|idx|index|url|token)$|^q_?uid$", re.I)
-WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-BEGINS = {"start", "starts", "begin", "begins", "from", "onset"}
-ENDS = {"end", "ends", "stop", "stops", "to", "until", "till", "offset"}
-# Names that are all of a column's name: as words of others they mean many things.
-BEGIN_NAMES, END_NAMES = {"t0", "in", "tstart", "tbegin"}, {"t1", "out", "tend", "tstop"}
-TIMES = {"time", "times", "timestamp", "timestamps", "timecode", "sec", "secs", "second", "seconds"}
-TIMES |= {"ms", "msec", "millisecond", "milliseconds", "frame", "segment", "span", "interval"}
-UNIT_WORDS = {  # unit of times -> the words of names that say it
-    "ms": {"ms", "msec", "millisecond", "milliseconds"},
-    "frame": {"frame", "frames"},
-    "": {"s", "sec", "secs", "second", "seconds"},
-}
-MINUTES = {"min", "mins", "minute", "minutes", "hour", "hours"}  # which are declared as H:M:S
-LENGTHS = {"duration", "durations", "dur", "length", "len"}
-# What an unused column may mean by the words of its name: said of it, and nothing else.
-TIME = "a time"
-MEANINGS = {
-    TIME: BEGINS | ENDS | TIMES,
-    "a split": {"split", "splits", "subset", "fold", "folds", "partition", "train", "test", "val"}
-    | {"validation", "holdout", "heldout"},
-    "a group": {"group", "camera", "cam", "site", "session", "recording", "scene", "subject"}
-    | {"participant", "patient", "location", "shift", "person", "driver", "vehicle"},
-    "a weight": {"weight", "weights"},
-    "an annotator": {"annotator", "annotators", "labeler", "labeller", "rater", "coder"},
-}
-DECLARED_BY = {"a split": "split", "a group": "group", "an annotator": "annotator"}
 
 FILE = "mapping.yaml"
 OF_COLUMN = ("role", "unit", "separator", "numbered_from")
@@ -244,93 +213,6 @@ def resolve(
     if free and saved is None and not any(one.role == "options" for one in chosen):
         chosen += [column("options", name, BY_NAME) for name in options.columns(free)]
     return chosen
-
-
-def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> None:
-    """Report a missing column of media or of answers, with the line that declares the one that it
-    can be; that of the answer joins the `chosen`, to go on and find what else is wrong."""
-    families = {one.family for one in chosen}
-    free = [name for name in cells if name not in {one.name for one in chosen}]
-    for role in ("answer", "video"):
-        if role in families or (role == "video" and "media" in families):
-            continue
-        found = []
-        for name in free:
-            filled = [value for value in cells[name] if value not in (None, "")]
-            if role == "video":
-                may_be = all(isinstance(value, str) and names_medium(value) for value in filled)
-            else:  # labels: several values, some of which repeat; no name that means other things
-                values = len(set(map(cell_text, filled)))
-                may_be = 1 < values <= max(len(filled) - 1, 2) and not (
-                    OF_ROWS.search(name) or options.NUMBERED.fullmatch(name) or meaning(name)
-                )
-            found += [name] if filled and may_be else []
-        likely = found[0] if len(found) == 1 else ""
-        message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
-        fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
-        problems.append(f.error("BUILD-COLUMN", role, message, fix))
-        if role == "answer":
-            chosen.append(column(role, likely, "a proposal"))
-
-
-def asking(cells: Cells, chosen: Sequence[Column]) -> str:
-    """Return the one column without a role whose texts all end with a question mark, to be
-    proposed."""
-    used = {one.name for one in chosen}
-    found = []
-    for name in cells:
-        texts = [] if name in used else [value for value in cells[name] if value is not None]
-        if not texts or not all(isinstance(text, str) for text in texts):
-            continue
-        if all(text.rstrip().endswith(("?", "？")) for text in texts):
-            found.append(name)
-    return found[0] if len(found) == 1 else ""
-
-
-def words_of(name: str) -> set[str]:
-    return {word.lower() for word in WORDS.findall(name)}
-
-
-@functools.cache
-def meaning(name: str) -> str:
-    """Return what a column may mean by the words of its name; "" for nothing of MEANINGS."""
-    words = words_of(name)
-    if name.lower() in BEGIN_NAMES | END_NAMES:
-        return TIME
-    return next((meant for meant, known in MEANINGS.items() if words & known), "")
-
-
-def offered(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[str]:
-    """Return those of the unused columns `names` that may hold the options of answers that are all
-    one letter or a small number: as many texts in each row as the answers count, or more."""
-    texts = [
-        name
-        for name in names
-        if isinstance(name, str)  # no place in an export
-        and not (meaning(name) or OF_ROWS.search(name))
-        and all(map(cell_text, cells[name]))
-    ]
-    known = {answer.strip(" ().").upper() for answer in answers}
-    letters = {chr(ord("A") + place) for place in range(len(texts))}
-    numbers = {str(number) for number in range(len(texts) + 1)}
-    may_be = len(texts) > 1 and len(known) > 1 and (known <= letters or known <= numbers)
-    return texts if may_be else []
-
-
-def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
-    """Return ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the
-    unit that these say, or for the one column of both; [] where they are not one of each."""
-    if len(names) == 1 and all(isinstance(value, list) for value in cells[names[0]]):
-        return [f"start={names[0]}", f"end={names[0]}"]
-    roles = []
-    words = {name: words_of(name) for name in names}
-    for edge, known, whole in (("start", BEGINS, BEGIN_NAMES), ("end", ENDS, END_NAMES)):
-        named = [name for name in names if words[name] & known or name.lower() in whole]
-        if len(named) != 1:
-            return []
-        unit = next((one for one in UNIT_WORDS if words[named[0]] & UNIT_WORDS[one]), "")
-        roles.append(f"{edge}{'_' if unit else ''}{unit}={named[0]}")
-    return roles
 
 
 def cell_text(value: object) -> str:

@@ -8,19 +8,15 @@ import json
 import posixpath
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import options as choices
-from cosmos_reason.data import (
-    roles,
-    source_files,
-    split_names,
-)
-from cosmos_reason.data.formats import RATES, are_pictures, rates
+from cosmos_reason.data import roles, source_files
+from cosmos_reason.data.formats import are_pictures, rates
 from cosmos_reason.data.items import (
     TRUTH,
     UNNAMED,
@@ -53,7 +49,6 @@ from cosmos_reason.data.turns import (
 )
 from cosmos_reason.media.files import IMAGE_SUFFIXES, names_medium
 
-COLUMNS_NAMED = 40
 TEXT_ROLES = ("id", "question", "answer", "reasoning", "annotator")
 PLACE = re.compile(r"\{([^{}\"':,\n]+)\}")  # {column} of a template; JSON is none
 # What a spreadsheet makes dates of, dates as its CSV has them (2-Jan, 02. Jan, Jan-02, ISO), and
@@ -127,87 +122,11 @@ def items(rows: list[Row], files: Folder, reading: Reading, problems: list[f.Fin
         for name in asked.unused:
             unused[name] = unused.get(name, 0) + 1
     left = [name for name, questions in unused.items() if questions == len(reading.asks)]
-    problems += _unused(Table(rows, {name: [] for name in left}), left)
+    if left:
+        from cosmos_reason.data import proposals
+
+        problems += proposals.unused(Table(rows, {name: [] for name in left}), left)
     return Records(made, list(columns), left, [])
-
-
-def _unused(table: Table, names: list[str]) -> list[f.Finding]:
-    """Report the columns without a role by their names: a warning where one may mean more than it
-    says, by its name or since it tells rows of one clip and question apart; an error where these
-    have several answers."""
-    found = []
-    times = [name for name in names if roles.meaning(name) == roles.TIME]
-    if table.media and "start" not in table.first:  # of several questions each has looked itself
-        from cosmos_reason.data import parts
-
-        times = times or parts.unnamed_times(table, names)
-        if times and table.first["answer"].name:
-            found = parts.contradictions(table, times)
-    offered = [] if any(table.options) else roles.offered(table.cells, names, table.answers)
-    names = [name for name in names if name not in RATES]  # which are read beside pictures
-    if not names:
-        return found
-    message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
-    if names[COLUMNS_NAMED:]:
-        message += f" and {len(names) - COLUMNS_NAMED} more"
-    meanings = {name: meant for name in names if (meant := roles.meaning(name))}
-    meanings |= dict.fromkeys((name for name in times if name in names), roles.TIME)
-    for meant in roles.MEANINGS:
-        alike = [name for name, meaning in meanings.items() if meaning == meant]
-        if not alike:
-            continue
-        message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
-        if meant == roles.TIME:
-            words = [
-                f"--column {shlex.quote(role)}" for role in roles.time_roles(table.cells, alike)
-            ]
-            if words:
-                message += f": {' '.join(words)} cuts the parts out (start is seconds, others are "
-                message += "start_ms and start_frame)"
-        elif meant in roles.DECLARED_BY:
-            role = roles.DECLARED_BY[meant]
-            message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
-    if offered:
-        words = " ".join(f"--column {shlex.quote(f'options={name}')}" for name in offered)
-        message += f"; {', '.join(offered)} may be the options that the answers choose from, which "
-        message += f"are asked without them: {words} declares it"
-        meanings |= dict.fromkeys(offered, "an option")
-    severity = f.WARNING if meanings else f.INFO
-    data = {"columns": names, "meanings": meanings}
-    where = table.rows[0].where
-    return [*found, f.Finding("BUILD-COLUMN-UNUSED", severity, where, message, Fix(), data)]
-
-
-def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
-    """Return the first column without a role whose cells name splits, one that is held out among
-    them, or that tells by its name and two truths what is held out (is_test): whether to keep to it
-    is for the user to say."""
-    for name in unused:
-        texts = [cell_text(value) for value in cells[name]]
-        counts = Counter(split_names.exact(text) for text in texts if text)
-        is_split = split_names.HELD_OUT & counts.keys() and "" not in counts
-        if "" in texts:  # among empty cells a word alone may be a remark
-            is_split = is_split and any(split_names.NAMES[one] == "train" for one in counts)
-        if is_split and set(counts) != {split_names.BESIDE_TRAIN}:
-            said = ", ".join(f"{word} ({count})" for word, count in counts.items())
-            message = (
-                f"got {said} in a column without a role, and all of it would be trained on: "
-                f"--column split={name} keeps to it, --column ignore={name} does not"
-            )
-            fix = Fix(flags={"--column": f"split={name}"})
-            return [f.error("BUILD-SPLIT-NAME", name, message, fix)]
-        said = roles.words_of(name) - split_names.BESIDE - {"is", "in"}
-        are_truths = len(set(texts)) == 2 and set(map(alike, texts)) <= TRUTH
-        if are_truths and len(said) == 1 and said <= split_names.NAMES.keys():
-            word = said.pop()
-            meant = f"{name}: YES={word}, NO={'train' if word in split_names.HELD_OUT else 'test'}"
-            message = (
-                f"got {' and '.join(sorted(set(texts)))} in a column without a role, and all of it "
-                f"would be trained on: --column split={name} --values {shlex.quote(meant)} keeps "
-                f"to it (YES, NO as in the cells), --column ignore={name} does not"
-            )
-            return [f.error("BUILD-SPLIT-NAME", name, message)]
-    return []
 
 
 def _table(
@@ -226,7 +145,9 @@ def _table(
         cells[FOLDER] = folders
         columns.append(Column(FOLDER, "answer", source="folders named by the label"))
     if not {"answer", "media"} <= {one.family for one in columns}:
-        roles.require(cells, columns, problems)
+        from cosmos_reason.data import proposals
+
+        proposals.require(cells, columns, problems)
     useless = {"question"} if is_asked else set()
     if not any(row.split for row in rows):
         useless.add("split")
@@ -282,8 +203,6 @@ def _items_of(
     used = {one.name for one in table.columns} | set(PLACE.findall(reading.question))
     free = {name: cells for name, cells in table.cells.items() if name not in used}
     unused = [name for name, cells in free.items() if any(map(cell_text, cells))]
-    if unused and reading.saved is None and not any(row.split for row in rows):
-        problems += _unnamed_split(table.cells, unused)
 
     # Answers, each in one form; those that choose an option stay as they are.
     refused: list[f.Finding] = []  # of single rows, the first of which is told
@@ -316,7 +235,9 @@ def _items_of(
         f.attempt(problems, _questions, table, reading, problems) or table.texts["question"]
     )
     if unused:
-        problems += _unused(table, unused)
+        from cosmos_reason.data import proposals
+
+        problems += proposals.unused(table, unused, is_mapped=reading.saved is not None)
 
     # Which of several annotators' answers count, and what stays on one side of a split.
     stays = [True] * len(rows)
@@ -575,7 +496,9 @@ def _questions(table: Table, reading: Reading, problems: list[f.Finding]) -> lis
     if not label:  # told already
         return stated
     if not reading.question and len(unasked) == len(stated):
-        likely = roles.asking(cells, table.columns)
+        from cosmos_reason.data import proposals
+
+        likely = proposals.asking(cells, table.columns)
         if likely:
             message = f"got no question, and {likely}, whose texts all ask something"
             fix = Fix(flags={"--column": f"question={likely}"})

@@ -1,0 +1,211 @@
+"""What columns without a role may be. None of it is taken: it is told with the line that declares
+it, and is an error where a dataset would be wrong without it."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import column_words as words
+from cosmos_reason.data import options, parts, published_sets, split_names
+from cosmos_reason.data.formats import RATES
+from cosmos_reason.data.items import TRUTH, Table
+from cosmos_reason.data.roles import Cells, Column, cell_text, column
+from cosmos_reason.data.turns import alike
+from cosmos_reason.media.files import names_medium
+
+COLUMNS_NAMED = 40
+
+
+def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> None:
+    """Report a missing column of media or of answers, with the line that declares the one that it
+    can be; that of the answer joins the `chosen`, to go on and find what else is wrong."""
+    families = {one.family for one in chosen}
+    free = [name for name in cells if name not in {one.name for one in chosen}]
+    for role in ("answer", "video"):
+        if role in families or (role == "video" and "media" in families):
+            continue
+        found = []
+        for name in free:
+            filled = [value for value in cells[name] if value not in (None, "")]
+            if role == "video":
+                may_be = all(isinstance(value, str) and names_medium(value) for value in filled)
+            else:  # labels: several values, some of which repeat; no name that means other things
+                values = len(set(map(cell_text, filled)))
+                means = words.OF_ROWS.search(name) or words.meaning(name)
+                means = means or options.NUMBERED.fullmatch(name)
+                may_be = 1 < values <= max(len(filled) - 1, 2) and not means
+            found += [name] if filled and may_be else []
+        likely = found[0] if len(found) == 1 else ""
+        message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
+        fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
+        problems.append(f.error("BUILD-COLUMN", role, message, fix))
+        if role == "answer":
+            chosen.append(column(role, likely, "a proposal"))
+
+
+def asking(cells: Cells, chosen: Sequence[Column]) -> str:
+    """Return the one column without a role whose texts all end with a question mark, to be
+    proposed."""
+    used = {one.name for one in chosen}
+    found = []
+    for name in cells:
+        texts = [] if name in used else [value for value in cells[name] if value is not None]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            continue
+        if all(text.rstrip().endswith(("?", "？")) for text in texts):
+            found.append(name)
+    return found[0] if len(found) == 1 else ""
+
+
+def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Finding]:
+    """Report the columns without a role by their names: a warning where one may mean more than it
+    says, by its name or since it tells rows of one clip and question apart; an error where these
+    have several answers, and where one names splits, unless a whole mapping leaves it out
+    (`is_mapped`)."""
+    found = []
+    times = [name for name in names if words.meaning(name) == words.TIME]
+    if table.media:  # of several questions each has looked itself
+        if not is_mapped and not any(row.split for row in table.rows):
+            found += unnamed_split(table.cells, names)
+        if "start" not in table.first:
+            times = times or unnamed_times(table, names)
+            if times and table.first["answer"].name:
+                found += contradictions(table, times)
+    offered = [] if any(table.options) else offered_options(table.cells, names, table.answers)
+    names = [name for name in names if name not in RATES]  # which are read beside pictures
+    if not names:
+        return found
+    message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
+    if names[COLUMNS_NAMED:]:
+        message += f" and {len(names) - COLUMNS_NAMED} more"
+    meanings = {name: meant for name in names if (meant := words.meaning(name))}
+    meanings |= dict.fromkeys((name for name in times if name in names), words.TIME)
+    for meant in words.MEANINGS:
+        alike = [name for name, meaning in meanings.items() if meaning == meant]
+        if not alike:
+            continue
+        message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
+        if meant == words.TIME:
+            declared = [
+                f"--column {shlex.quote(role)}" for role in words.time_roles(table.cells, alike)
+            ]
+            if declared:
+                message += f": {' '.join(declared)} cuts the parts out (start is seconds, others "
+                message += "are start_ms and start_frame)"
+        elif meant in words.DECLARED_BY:
+            role = words.DECLARED_BY[meant]
+            message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
+    if offered:
+        declared = " ".join(f"--column {shlex.quote(f'options={name}')}" for name in offered)
+        message += f"; {', '.join(offered)} may be the options that the answers choose from, which "
+        message += f"are asked without them: {declared} declares it"
+        meanings |= dict.fromkeys(offered, "an option")
+    severity = f.WARNING if meanings else f.INFO
+    data = {"columns": names, "meanings": meanings}
+    where = table.rows[0].where
+    return [*found, f.Finding("BUILD-COLUMN-UNUSED", severity, where, message, Fix(), data)]
+
+
+def offered_options(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[str]:
+    """Return those of the unused columns `names` that may hold the options of answers that are all
+    one letter or a small number: as many texts in each row as the answers count, or more."""
+    texts = [
+        name
+        for name in names
+        if isinstance(name, str)  # no place in an export
+        and not (words.meaning(name) or words.OF_ROWS.search(name))
+        and all(map(cell_text, cells[name]))
+    ]
+    known = {answer.strip(" ().").upper() for answer in answers}
+    letters = {chr(ord("A") + place) for place in range(len(texts))}
+    numbers = {str(number) for number in range(len(texts) + 1)}
+    may_be = len(texts) > 1 and len(known) > 1 and (known <= letters or known <= numbers)
+    return texts if may_be else []
+
+
+def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:
+    """Return the two columns without a role that may be times whatever their names are: rows of one
+    clip and question differ in them, and in every row the one is a time before the other."""
+    asked: dict[tuple, list[int]] = defaultdict(list)
+    cells, clips = table.cells, table.media[0]
+    for number, ((_, medium), question) in enumerate(zip(clips, table.questions, strict=True)):
+        asked[medium, question].append(number)
+    several = [numbers for numbers in asked.values() if len(numbers) > 1]
+    told_apart = [
+        name
+        for name in names
+        if any(len({str(cells[name][one]) for one in numbers}) > 1 for numbers in several)
+    ]
+    for start, end in itertools.pairwise(told_apart):
+        try:
+            for begin, stop in zip(cells[start], cells[end], strict=True):
+                parts.read_span(begin, stop, "")
+        except ValueError:
+            continue
+        return [start, end]
+    return []
+
+
+def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
+    """Return an error where one clip has several answers to one question, and columns without a
+    role (`times`) are called as the times of each would be."""
+    given: dict[tuple, set[str]] = defaultdict(set)
+    media, cells, answers = table.media[0], table.cells, table.texts["answer"]
+    for (_, medium), question, answer in zip(media, table.questions, answers, strict=True):
+        given[medium, question].add(alike(answer))
+    if all(len(labels) < 2 for labels in given.values()):
+        return []
+    listed = " and ".join(times)
+    message = (
+        f"got one clip with several answers to one question, and {listed}, which no role uses: cut "
+        "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
+        f"start_frame and end_frame), or declare --column ignore=NAME of {listed}"
+    )
+    declared = words.time_roles(cells, times)
+    fix = Fix()
+    if declared:  # a name may say the unit; else the lengths of the clips prove it, or nobody knows
+        columns = [column(*word.split("=", 1), "--column") for word in declared]
+        unit = columns[0].unit
+        if not unit and times[0] not in published_sets.IN_SECONDS:
+            unit = parts.proved_unit(media, *parts.times_of(cells, *(one.name for one in columns)))
+        if unit is not None:
+            declared_as = [f"{one._replace(unit=unit).written}={one.name}" for one in columns]
+            fix = Fix(flags={"--column": declared_as})
+    return [f.error("BUILD-SPAN", times[0], message, fix, columns=times)]
+
+
+def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:
+    """Return the first column without a role whose cells name splits, one that is held out among
+    them, or that tells by its name and two truths what is held out (is_test): whether to keep to it
+    is for the user to say."""
+    for name in unused:
+        texts = [cell_text(value) for value in cells[name]]
+        counts = Counter(split_names.exact(text) for text in texts if text)
+        is_split = split_names.HELD_OUT & counts.keys() and "" not in counts
+        if "" in texts:  # among empty cells a word alone may be a remark
+            is_split = is_split and any(split_names.NAMES[one] == "train" for one in counts)
+        if is_split and set(counts) != {split_names.BESIDE_TRAIN}:
+            said = ", ".join(f"{word} ({count})" for word, count in counts.items())
+            message = (
+                f"got {said} in a column without a role, and all of it would be trained on: "
+                f"--column split={name} keeps to it, --column ignore={name} does not"
+            )
+            fix = Fix(flags={"--column": f"split={name}"})
+            return [f.error("BUILD-SPLIT-NAME", name, message, fix)]
+        said = words.words_of(name) - split_names.BESIDE - {"is", "in"}
+        are_truths = len(set(texts)) == 2 and set(map(alike, texts)) <= TRUTH
+        if are_truths and len(said) == 1 and said <= split_names.NAMES.keys():
+            word = said.pop()
+            meant = f"{name}: YES={word}, NO={'train' if word in split_names.HELD_OUT else 'test'}"
+            message = (
+                f"got {' and '.join(sorted(set(texts)))} in a column without a role, and all of it "
+                f"would be trained on: --column split={name} --values {shlex.quote(meant)} keeps "
+                f"to it (YES, NO as in the cells), --column ignore={name} does not"
+            )
+            return [f.error("BUILD-SPLIT-NAME", name, message)]
+    return []
