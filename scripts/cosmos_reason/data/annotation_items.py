@@ -55,12 +55,14 @@ def items(
     for sample, called in samples:
         found = []
         for medium in sample.media:
-            named = (medium.kind, medium.path, folder, medium.pictures, medium.fps)
-            there = f.attempt(refused, source_files.find_medium, files, *named)
+            kind, path, pictures, fps = medium
+            there = f.attempt(
+                refused, source_files.find_medium, files, kind, path, folder, pictures, fps
+            )
             if there is None:
                 found = []
                 break
-            found.append((medium.kind, there))
+            found.append((kind, there))
         whole.append((sample, called or split, found))
     media = [medium for _, _, found in whole for _, medium in found]
     made = source_files.transcoded(files, media, problems) if files.transcode else {}
@@ -68,6 +70,14 @@ def items(
         found = [(kind, made.get(medium, medium)) for kind, medium in found]
         unnamed = found and sample.id == f"record-{sample.index}"
         name = name_of(found[0][1], files, sample.id) if unnamed else sample.id
-        more = (sample.reasoning, sample.video_fps, sample.tags, called, sample.groups)
-        yield Item(name, tuple(found), sample.turns, *more)
+        yield Item(
+            name,
+            tuple(found),
+            sample.turns,
+            sample.reasoning,
+            sample.video_fps,
+            sample.tags,
+            split=called,
+            groups=sample.groups,
+        )
     problems += one_per_id(refused)

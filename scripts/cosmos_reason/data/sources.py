@@ -286,12 +286,13 @@ def _rows(
         if is_nested:
             from cosmos_reason.data import annotation_items
 
-            to_items = (tally, source.files, folder, split, problems)
             first = next(iter(table_files.opened(source.files, table)), None)
             if annotation_items.is_record(first):
                 what = "records that hold their questions"
                 f.attempt(problems, refuse_unused, reading, USED_BY_ROWS, what)
-                items += annotation_items.items(opened, *to_items)
+                items += annotation_items.items(
+                    opened, tally, source.files, folder, split, problems
+                )
                 continue
         here = list(opened)
         if opened.oddities:  # of JSON
@@ -307,7 +308,9 @@ def _rows(
             here = exported
             if here and annotation_items.is_record(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
-                items += annotation_items.items(listed, *to_items)
+                items += annotation_items.items(
+                    listed, tally, source.files, folder, split, problems
+                )
                 continue
         # Rows that are made of records of another shape are counted.
         read_numbers = getattr(opened, "numbers", [])

@@ -226,8 +226,10 @@ def _items_of(
         from cosmos_reason.data import parts
 
         for number, media in enumerate(table.media):
-            parted = (table, media, files, reading.skip_missing, problems)
-            table.media[number] = f.attempt(problems, parts.of_rows, *parted) or media
+            cut_out = f.attempt(
+                problems, parts.of_rows, table, media, files, reading.skip_missing, problems
+            )
+            table.media[number] = cut_out or media
     clips = list(zip(*table.media, strict=True))  # of each row
 
     # Questions; only with them it is known what the columns without a role may mean.
@@ -344,10 +346,10 @@ def _take_options(table: Table, refused: list[f.Finding]) -> None:
                 options[place] = choices.of_value(value)
         except ValueError as problem:
             refused += f.bad_input("BUILD-OPTIONS", row.where, str(problem)).findings
-    answered = table.first["answer"]
+    name, begin = table.first["answer"].name, table.first["answer"].numbered_from
     where = [row.where for row in table.rows]
-    numbered = (options, lettered, answered.name, answered.numbered_from, where)
-    table.answers = f.attempt(refused, choices.letters, *numbered) or lettered
+    counted = f.attempt(refused, choices.letters, options, lettered, name, begin, where)
+    table.answers = counted or lettered
 
 
 def _damage(table: Table) -> list[f.Finding]:
@@ -465,10 +467,11 @@ def _media(table: Table, files: Folder, problems: list[f.Finding]) -> list[list[
                         break
                 meant = (value, pictures, fps, row.folder)
                 if known.get(meant) is None:  # each row that is refused is counted
-                    named = (files, kind, value, row.folder, pictures, fps)
                     known[meant] = None
                     try:
-                        known[meant] = source_files.find_medium(*named)
+                        known[meant] = source_files.find_medium(
+                            files, kind, value, row.folder, pictures, fps
+                        )
                     except f.Failure as failure:
                         refused += failure.findings
                 medium = known[meant]
