@@ -265,7 +265,7 @@ def _readme(
             lines[-1] = f"- the image, not pulled there: `{save}` here, `{load}` there"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
-        lines.append("- without the Hub: HF_HUB_OFFLINE=1")
+        lines.append("- without the Hub: the run sets HF_HUB_OFFLINE=1")
     environment = site.get("environment") if site and not job.image else None
     brings_skill = not (site and site.get("skill_dir"))
     if environment and job.engine == "transformers" and brings_skill:
