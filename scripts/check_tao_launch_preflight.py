@@ -365,7 +365,7 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
         said["image"] = image
     verb, where = "submit", []
     if launch.carried:
-        verb, where = "plan", ["--output", "your-folder"]
+        verb, where = "plan", ["--output", "carry"]
         said.pop("docker_host", None)
     elif options.jobs_dir:
         where = ["--jobs-dir", options.jobs_dir]

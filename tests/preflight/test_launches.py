@@ -285,9 +285,9 @@ def test_what_a_preflight_proposes_is_accepted_by_plan(here):
         (here / "media" / f"{number}.mp4").write_bytes(b"")
     (here / "guide.toml").write_text(text.replace("a.json", "/there/a.json"))
     checked, following = preflight("guide.toml")
-    assert not errors(checked) and shlex.join(following).endswith("--output your-folder")
+    assert not errors(checked) and shlex.join(following).endswith("--output carry")
     assert_accepted(following)
-    assert (here / "your-folder" / "run.sh").is_file()
+    assert (here / "carry" / "run.sh").is_file()
 
 
 @pytest.mark.parametrize("name", FOREIGN)
