@@ -63,7 +63,7 @@ cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
 README = """# {title}
 
-Rendered by launch_job.py plan, and not run there yet. Copy, from where it was rendered:
+Rendered by launch_job.py plan, and not run there yet. Copy, data and models beside it:
 
 {copied}
 
