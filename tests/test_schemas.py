@@ -165,8 +165,8 @@ def test_skill_info_names_keys_that_exist(action):
             )
 
 
-def test_every_rule_points_at_keys_and_has_an_id_of_its_own():
-    ids = [rule.id for rule in spec_rules.RULES]
+def test_every_rule_points_at_keys_and_is_the_only_one_of_its_id_there():
+    ids = [(rule.id, rule.key) for rule in spec_rules.RULES]
     assert len(ids) == len(set(ids))
     for rule in spec_rules.RULES:
         for action in rule.actions.split():

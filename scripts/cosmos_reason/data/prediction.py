@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.facts import spread, tables
@@ -24,7 +25,7 @@ def predict(dataset: Survey, action: str, spec: dict, engine: str, is_trained: b
     Samples that do not fit or cannot be sampled become problems of `dataset`, with the override
     that mends them.
     """
-    room = record_tokens.room(action, spec)
+    room = record_tokens.room(action, partial(document.get, spec))
     costs = record_tokens.tokens_for_spec(tables(dataset), spec)
     too_long = room.too_long(costs)
     if too_long:

@@ -8,9 +8,9 @@ import functools
 import itertools
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure, Finding, bad_input
@@ -203,10 +203,10 @@ class Room(NamedTuple):
         return math.ceil((longest + self.generated) / 1024) * 1024
 
 
-def room(action: str, spec: dict) -> Room:
-    """Return what a sequence may hold under a complete spec of `action`."""
+def room(action: str, value: Callable[[str], Any]) -> Room:
+    """Return what a sequence may hold under a spec of `action`, whose keys have these values."""
     key, generated = actions.LENGTHS[action]
-    return Room(key, get(spec, key), get(spec, generated) if generated else 0)
+    return Room(key, value(key), value(generated) if generated else 0)
 
 
 def loader_bytes(train: dict, vision_tokens: int, patch: int, frames: int = FRAME_FACTOR) -> int:

@@ -23,7 +23,7 @@ def too_long(case: Case):
         return None
     from cosmos_reason.estimate import record_tokens
 
-    rows = record_tokens.room(case.action, case.full).too_long(case.tokens)
+    rows = record_tokens.room(case.action, case).too_long(case.tokens)
     if not rows:
         return None
     worst = max(record.total for record in case.tokens)
@@ -36,7 +36,7 @@ def longer_max_length(case: Case) -> int | Fix | None:
     budget that makes them fit."""
     from cosmos_reason.estimate import record_tokens
 
-    room = record_tokens.room(case.action, case.full)
+    room = record_tokens.room(case.action, case)
     needed = room.limit_for(case.tokens)
     if needed <= max(room.limit, DEFAULT_LENGTH):
         return needed

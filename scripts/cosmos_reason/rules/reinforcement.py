@@ -18,6 +18,7 @@ KL = "train.train_policy.kl_beta"
 MASTER = "train.master_dtype"
 ROWS = 64
 SHARING = (
+    "train.train_policy.type",
     *TOKENS, "mode", gpu_memory.SHARE, MASTER, "policy.lora", "policy.lora.r",
     "policy.lora.target_modules", KL, "train.fsdp_offload", "train.activation_offload",
     "policy.model_max_length",
