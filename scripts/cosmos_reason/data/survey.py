@@ -7,10 +7,12 @@ import hashlib
 import multiprocessing
 import os
 import re
+import signal
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain, filterfalse, pairwise
@@ -44,6 +46,9 @@ TAKEN_AS_THEY_ARE += ("answer_tokens", "has_system", "reasoning_tokens", "video_
 TAKEN_AS_THEY_ARE += ("text_keys", "answer_keys", "is_closed")
 PART = 1 << 23  # bytes of a file that a process surveys at once
 LARGE = 1 << 26  # bytes from which on other processes have started before this one is through
+# Each takes some 200 MB, and a login node may have a hundred cores: four of sixteen brought most of
+# what all did (benchmarks/RESULTS.md).
+MOST_PROCESSES = 4
 
 Integers = partial(array, "i")
 
@@ -349,11 +354,11 @@ def by_one(annotations: Path, model: str) -> Survey:
 
 
 def by_processes(annotations: Path, model: str) -> Survey | None:
-    """Return the columns of a large file of one record a line, read by a process per core; None for
-    any other, and where a line is for the reader of single records."""
-    cores = os.cpu_count() or 1
+    """Return the columns of a large file of one record a line, read by some processes; None for any
+    other, where a line is for the reader of single records, and where a process was killed."""
+    count = min(os.cpu_count() or 1, MOST_PROCESSES)
     size = annotations.stat().st_size if annotations.is_file() else 0
-    if cores == 1 or size < LARGE:
+    if count == 1 or size < LARGE:
         return None
     with annotations.open("rb") as handle:
         head = handle.readline(PART)
@@ -367,12 +372,18 @@ def by_processes(annotations: Path, model: str) -> Survey | None:
     dataset = Survey(annotations, annotations.parent)
     # Spawned processes hold no copies of the locks that threads of this one hold.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(cores, len(ranges)), context) as pool:
-        for part in pool.map(partial(_part, annotations, model, comma), ranges):
-            if part is None:
-                pool.shutdown(cancel_futures=True)
-                return None
-            dataset.add_part(part)
+    # ctrl-C reaches them, too: this process ends them.
+    ignoring = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
+    with ProcessPoolExecutor(min(count, len(ranges)), context, **ignoring) as pool:
+        try:
+            for part in pool.map(partial(_part, annotations, model, comma), ranges):
+                if part is None:
+                    return None
+                dataset.add_part(part)
+        except BrokenProcessPool:  # by who gives memory: one process needs less
+            return None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     return dataset
 
 
