@@ -26,8 +26,8 @@ echo "$id" >"$job/run.id"
 
 for name in "${names[@]}"; do flags+=(--env "$name=$id"); done
 docker run --detach --name "$id" --label "tao-job=$id" --user "${user:-$(id -u):$(id -g)}" \
-  --env-file "$here/skill/environment" --mount "type=bind,source=$job,target=/job" \
-  --mount "type=bind,source=${skill:-$here/skill},target=/skill,readonly" \
+  --env-file "$here/skill/environment" --mount "type=bind,src=$job,target=/job" \
+  --mount "type=bind,src=${skill:-$here/skill},target=/skill,readonly" \
   "${flags[@]}" "$image" "${program[@]}"
 date +%s >"$job/run.started"
 nohup setsid sh -c 'docker logs -f "$1" >"$2/log.txt" 2>&1

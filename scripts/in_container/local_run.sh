@@ -2,7 +2,8 @@
 # this, and has set action, reads, new (begin.sh), `job` (where the folder has to be), outputs,
 # program and exports (NAME=VALUE).
 set -eo pipefail
-programs=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
+programs=${BASH_SOURCE[0]%/*}
+case $programs in /*) ;; *) programs=$PWD/$programs ;; esac
 cd "$(dirname "$0")"
 if [ "$(pwd -P)" != "$(realpath -m "$job")" ]; then
   echo "expected this folder at $job" >&2; exit 2

@@ -11,7 +11,7 @@
 #   requeue        yes where SLURM may begin the job anew
 #   action, new, outputs    of a folder that plan --output wrote, whose run gets its id here
 # and the program with its arguments as the script's own.
-node=$(cat "$programs/slurm_node.sh")
+IFS= read -r -d '' node <"$programs/slurm_node.sh" || :  # all of it
 unseen='error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what the '
 unseen=$unseen'login node has there: use storage that the nodes share\n'
 note() { printf '%s\n' "$2" >"$job/.$1" && mv "$job/.$1" "$job/$1"; }

@@ -69,8 +69,8 @@ def test_the_container_sees_what_the_plan_says(site):
     plan = site.root / "plan"
     words = run(site)[2]
     (folder,) = (site.root / "there" / "jobs").iterdir()
-    assert f"type=bind,source={folder},target=/job" in words
-    assert f"type=bind,source={plan}/skill,target=/skill,readonly" in words
+    assert f"type=bind,src={folder},target=/job" in words
+    assert f"type=bind,src={plan}/skill,target=/skill,readonly" in words
     assert f"type=bind,source={site.root}/model,target={site.root}/model,readonly" in words
     assert (plan / "skill" / "scripts" / "in_container" / "tao_train.py").is_file()
     read = document.load(folder / "container.toml")

@@ -96,7 +96,7 @@ def test_docker_mounts_the_skill_where_the_site_has_it(place):
     """And its run.sh reads the shell's part there, too."""
     render(place, "docker", "out", skill_dir=str(ROOT), paths={str(place.root): str(place.root)})
     words = started_with(place, 'printf "%s\\n" "$@"')
-    assert f"type=bind,source={ROOT},target=/skill,readonly" in words
+    assert f"type=bind,src={ROOT},target=/skill,readonly" in words
     assert not any(word.startswith(f"type=bind,source={place.root}/out/") for word in words)
     held = {path.name for path in (place.root / "out" / "skill").iterdir()}
     assert held == {"environment", "spec.schema.json"}

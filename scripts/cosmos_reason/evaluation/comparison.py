@@ -3,7 +3,6 @@ chance, and which of several is best and which others chance may put there."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -287,7 +286,7 @@ def mcnemar(fixed: int, broken: int) -> float:
 
 
 # The questions by which a run must lead another, breaking none, before that is no chance.
-LEAST_LEAD = next(lead for lead in itertools.count(1) if mcnemar(lead, 0) < CHANCE)
+LEAST_LEAD = next(lead for lead in range(1, EXACT_MCNEMAR_LIMIT) if mcnemar(lead, 0) < CHANCE)
 
 
 # -- several runs --------------------------------------------------------------------------------
