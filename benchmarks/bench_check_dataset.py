@@ -92,8 +92,8 @@ def measured(code, *args):
 
 
 def bench_records(folder, count):
-    """The better of two interleaved runs each, elapsed and processor seconds, in one process and
-    with one per core: other work on the machine slows all of them."""
+    """Return the better of two interleaved runs each, elapsed and processor seconds, in one process
+    and in several: other work on the machine slows all of them."""
     path = folder / "annotations.json"
     write_annotations(path, count)
     imports = "from pathlib import Path\nfrom cosmos_reason.data import survey\n"

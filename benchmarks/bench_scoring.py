@@ -105,7 +105,7 @@ def measure(name: str, *args, scripts: Path = SCRIPTS) -> tuple[float, float, in
 
 
 def both(folder: Path, scripts: Path = SCRIPTS) -> list[tuple[float, float, int]]:
-    """What `measure` says of scoring and of the gap analysis of the same results."""
+    """Return what `measure` says of scoring and of the gap analysis of the same results."""
     gaps = ["--gaps-parquet", folder / "gaps.parquet",
             "--kpi-ann-path", folder / "annotations.json", "--kpi-media-path", folder,
             "--html", folder / "report.html"]  # fmt: skip

@@ -16,10 +16,12 @@ unseen='error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, ex
 unseen=$unseen'login node has there: use storage that the nodes share\n'
 note() { printf '%s\n' "$2" >"$job/.$1" && mv "$job/.$1" "$job/$1"; }
 end() { note slurm.ended "$1"; exit "$1"; }
+# With nothing in it srun would do nothing, and say 0.
+[ "$node" ] || { printf "$unseen" "$programs/slurm_node.sh" "$SLURMD_NODENAME" >&2; end 1; }
 
 if [ "$action" ] && [ -z "$SLURM_RESTART_COUNT" ]; then  # else SLURM begins it anew
   [ ! -e "$job/run.id" ] || { echo "it ran here already: see log.txt" >&2; exit 2; }
-  . "$programs/begin.sh"
+  . "$programs/begin.sh" || end 1
   mkdir -p "${outputs[@]}"
   echo "$id" >"$job/run.id"
 fi

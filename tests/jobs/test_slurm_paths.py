@@ -1,5 +1,6 @@
 """Paths of a job that the nodes of a SLURM cluster look for, before the job and at its begin."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -125,6 +126,24 @@ def test_a_first_node_that_cannot_see_the_skill_says_so(site, monkeypatch):
     assert done.returncode == 1 and not (job.folder / slurm_script.STARTED).exists()
     (found,) = diagnosis.diagnose(done.stderr.splitlines(), "log.txt", "train")
     assert found.id == "JOB-SLURM-PATHS" and "node n7" in found.message
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_job_without_the_part_of_its_nodes_has_not_ended_well(site, monkeypatch, content):
+    """Of a file that cannot be read, or is not there yet, srun would be given nothing to do."""
+    job = submitted(site, monkeypatch)
+    copied = shutil.copytree(PROGRAMS, site.root / "programs")
+    (copied / "slurm_node.sh").unlink()
+    if content is not None:
+        (copied / "slurm_node.sh").write_text(content)
+    script = (job.folder / slurm_script.BATCH).read_text().replace(str(PROGRAMS), str(copied))
+    variables = {"SLURMD_NODENAME": "n7", "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "3"}
+    done = subprocess.run(
+        ["bash", "-c", script, "x", "true"], env=variables, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and (job.folder / slurm_script.ENDED).read_text() == "1\n"
+    assert f"error: JOB-SLURM-PATHS {copied}/slurm_node.sh: got nothing" in done.stderr
 
 
 # -- before a job of several nodes ---------------------------------------------------------------
