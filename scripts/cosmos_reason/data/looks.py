@@ -43,7 +43,9 @@ def examined(clips: Iterable[tuple[int, Path]]) -> Reports:
             bar.update()
             with contextlib.suppress(Failure):  # told where the clip is brought into the dataset
                 reports[jobs[job]] = job.result()
-    return reports
+    # In the order of the clips, not of who was decoded first: which of two is told as the copy is
+    # the same in each run.
+    return {number: reports[number] for number in todo if number in reports}
 
 
 def _examined(path: Path) -> ClipReport:
