@@ -20,6 +20,7 @@ import gc
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from cosmos_reason import cli
@@ -40,6 +41,7 @@ from cosmos_reason.data.items import Item, Reading, Records
 
 MOST_FOLDS = 100
 MOST_ABSENT = 100  # moments without an event for each with it
+MOST_RECORDINGS = 5  # that are held out and named in a line
 SAMPLES, LONGEST = 3, 240  # shown records, characters of each text
 COMMON = "-o --eval-fraction --column --mapping --dry-run --question --subset --skip-missing"
 
@@ -75,6 +77,8 @@ def parser() -> cli.Parser:
         "ask about moments without the event of each row too, N for each with it (answers yes, no)"
     )
     parser.add_argument("--also-ask-absent", type=float, default=0.0, metavar="N", help=absent)
+    long = "seconds of every part, around the middle of what its row names; default as long as that"
+    parser.add_argument("--window", type=seconds, default=0.0, metavar="SECONDS", help=long)
     meant = "what the values of a column mean: 'what: forklift crosses=yes, empty=no'"
     parser.add_argument(
         "--values", action="append", default=[], metavar="'COLUMN: OLD=NEW, ...'", help=meant
@@ -215,6 +219,10 @@ def main(args) -> cli.Outcome:
         summary += f"; {args.folds} folds, each record is held out once"
     else:
         summary += f"; held out {share:.1%} of the records (asked: {args.eval_fraction:.1%})"
+        filmed = recorded_in(splits.get("eval", {}).values())
+        result["held_out_recordings"] = filmed[: f.MAX_RECORD_IDS]
+        if 0 < len(filmed) <= MOST_RECORDINGS:
+            summary += f": {', '.join(filmed)}"
     result |= {"written": written, "output": str(output)}
     result["held_out"] = share
     unsound = ("BUILD-MEDIA-SKIPPED", "BUILD-SPAN-OUTSIDE")  # for want of a sound clip
@@ -275,6 +283,15 @@ def _media(item: Item) -> str:
         name = medium.stem if span is None else getattr(medium.whole, "stem", medium.stem)
         names.append(f"<{kind}> {name}{times}")
     return ", ".join(names) or "no media"
+
+
+def recorded_in(items: Iterable[Item]) -> list[str]:
+    """Return what items are of: their groups, else the names of their clips."""
+    found: dict[str, None] = {}
+    for item in items:
+        whole = [getattr(medium, "whole", None) or medium for _, medium in item.media]
+        found |= dict.fromkeys(item.groups or [one.stem for one in whole])
+    return sorted(found)
 
 
 def _short(text: str) -> str:
@@ -386,6 +403,7 @@ def read_source(args) -> tuple[dataset_sources.Source, Records]:
         asks=tuple(args.ask),
         values=args.values,
         absent=args.also_ask_absent,
+        window=args.window,
         adjudicate=args.adjudicate,
         seed=args.seed,
         system=args.system,

@@ -320,7 +320,9 @@ def test_moments_without_an_event_that_are_too_few_are_told(source, events):
     (found,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT-FEW"]
     assert found["severity"] == "warning" and len(splits["train"]) == 5
     assert (found["where"], found["data"]["clips"]) == ("fall", ["b.mp4"])
-    assert found["fix"] == "--also-ask-absent 0.5"
+    assert found["fix"] == "--window 1.9" and "--also-ask-absent 0.5" in found["message"]
+    report, splits = build(source, lines, *ABSENT, "--window", "1.9", out="window")
+    assert "BUILD-ABSENT-FEW" not in ids(report) and len(splits["train"]) == 6
     report, splits = build(source, lines, *ABSENT[:-1], "0.5", out="less")
     assert "BUILD-ABSENT-FEW" not in ids(report) and len(splits["train"]) == 4
     lines = ["video,from,to,event", "a.mp4,0,6,fall", "b.mp4,0,5,fall"]
@@ -328,6 +330,22 @@ def test_moments_without_an_event_that_are_too_few_are_told(source, events):
     (found,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT-FEW"]
     assert found["fix"] == "" and found["data"]["clips"] == ["a.mp4", "b.mp4"]
     assert len(splits["train"]) == 2
+
+
+def test_a_window_makes_all_parts_as_long(source, events):
+    """Around the middle of what a row names, within its clip; what is shorter is told."""
+    lines = ["video,from,to,event", "a.mp4,0,2,fall", "a.mp4,3,4.5,run", "b.mp4,5.5,6,fall"]
+    report, splits = build(source, lines, *ABSENT, "--window", "1")
+    cuts = json.loads((source.parent / "out" / "train" / "cuts.json").read_text())
+    assert {round(one["end"] - one["start"], 2) for one in cuts.values()} == {1.0}
+    said = {one.id: one.turns[1].text for one in splits["train"]}
+    assert [said[name] for name in ("a_0.5-1.5", "a_3.25-4.25", "b_5-6")] == ["yes"] * 3
+    (told,) = [one for one in report["findings"] if one["id"] == "BUILD-SPAN"]
+    assert told["severity"] == "warning" and told["data"]["rows"] == [4]
+    saved = source.parent / "out" / "mapping.yaml"
+    assert build(source, lines, "--mapping", saved, out="again")[1] == splits
+    report, _ = build(source, lines, *ABSENT[:-2], "--window", "7", out="long", expect=2)
+    assert {one["id"] for one in report["findings"]} >= {"BUILD-SPAN-OUTSIDE"}
 
 
 def test_clips_in_an_archive_are_not_passed_over(source, events):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import parts
@@ -23,14 +24,26 @@ from cosmos_reason.media import files as media
 FLAG = "--also-ask-absent"
 HAPPENS = "(happens)"  # stands for a column: whether the event of a row happens in its moment
 MOST_NAMED = 3  # clips of one event
+MOST_TRIED = 2000  # rows for which a window is looked for
 PER_SECOND = {"": 1, "ms": 1000}  # of frames the rate of the clip
+
+
+Moment = tuple[Path, Fraction, Fraction]  # clip, begin, end (seconds)
+
+
+class Clips(NamedTuple):
+    """The seconds of clips and of a frame of each; whether their times count frames."""
+
+    lengths: dict[Path, Fraction]
+    frame: dict[Path, Fraction]
+    counts_frames: bool
 
 
 def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[list[Row], Reading]:
     """Return the rows with HAPPENS and, behind them, rows of moments without an event: for each row
-    `reading.absent` of them, each as long, in a part of its clip that no row labels with its event,
-    or of another clip where it has no room; and how to read them. The labels of a clip are taken to
-    be all that happens in it: the flag declares that.
+    `reading.absent` of them, each as long (as the window, where one is asked for), in a part of its
+    clip that no row labels with its event, or of another clip where it has no room; and how to read
+    them. The labels of a clip are taken to be all that happens in it: the flag declares that.
 
     Raises Failure where columns or question cannot be asked so.
     """
@@ -98,10 +111,10 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
     made: list[Row] = []
     few = []  # (event, its moments, the clips of rows without room for one)
     least = reading.absent  # of moments for each row that all events have
+    clips = Clips(lengths, frame, start.unit == "frame")
+    window = Fraction(reading.window).limit_denominator(1000)
     for key, of_event in sorted(spans.items()):
-        wanted = round(reading.absent * len(of_event))
-        counts = start.unit == "frame"
-        moments = _moments(key, of_event, lengths, frame, counts, wanted, reading.seed)
+        moments = _moments(key, of_event, clips, window, reading)
         without_room = {}  # row -> its clip
         for number, (moment, (clip, *_)) in enumerate(zip(moments, cycle(of_event))):
             if moment is None:
@@ -120,20 +133,25 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
                 values[start.name] = edges
             values |= {event.name: written[key], HAPPENS: "no"}
             made.append(like._replace(values=values, where=f"{like.where} without {written[key]}"))
-    for name, moments, clips in few:
-        names = list(dict.fromkeys(clip.name for clip in clips))
+    narrow = _narrower(spans, clips, reading) if few and not window else 0.0
+    for name, moments, without_room in few:
+        names = list(dict.fromkeys(clip.name for clip in without_room))
         shown = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
         made_of_it = len(moments) - moments.count(None)
         message = (
-            f"got {made_of_it} moments without it, expected {len(moments)}: {len(clips)} of its "
-            f"rows have no room for another as long, in their clip ({shown}) or in another"
+            f"got {made_of_it} moments without it, expected {len(moments)}: {len(without_room)} of "
+            f"its rows have no room for another as long, in their clip ({shown}) or in another"
         )
         fix = f.Fix()
         # So few that every event has all of its moments, in the order in which they are sought.
         if least >= 0.001:
             share = f"{math.floor(least * 1000) / 1000:g}"
             fix = f.Fix(flags={FLAG: share})
-        else:
+        if narrow:
+            message += f"; parts of {narrow:g} s, all of them, leave room for as many"
+            message += f", or ask less often ({FLAG} {share})" if fix else ""
+            fix = f.Fix(flags={"--window": f"{narrow:g}"})
+        elif not fix:
             message += "; add clips in which it does not happen all the time"
         problems.append(f.warning("BUILD-ABSENT-FEW", name, message, fix, clips=names))
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]
@@ -145,30 +163,44 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
     return [*happening, *made], replace(reading, columns=columns, saved=saved, absent=0.0)
 
 
+def _narrower(spans: dict[str, list[Moment]], clips: Clips, reading: Reading) -> float:
+    """Return the longest window (seconds, in tenths) that leaves room for all moments of all
+    events; 0 where there is none of half a second, and of a table too long to try."""
+    every = [one for of_event in spans.values() for one in of_event]
+    if len(every) > MOST_TRIED:
+        return 0.0
+    fits, too_long = 4, math.ceil(10 * max(stop - begin for _, begin, stop in every)) + 1
+    while too_long - fits > 1:
+        tenths = (fits + too_long) // 2
+        window = Fraction(tenths, 10)
+        tried = (_moments(key, one, clips, window, reading) for key, one in spans.items())
+        if any(None in moments for moments in tried):
+            too_long = tenths
+        else:
+            fits = tenths
+    return fits / 10 if fits > 4 else 0.0
+
+
 def _moments(
-    key: str,
-    of_event: list[tuple[Path, Fraction, Fraction]],
-    lengths: dict[Path, Fraction],
-    frame: dict[Path, Fraction],
-    counts_frames: bool,
-    wanted: int,
-    seed: int,
-) -> list[tuple[Path, Fraction, Fraction] | None]:
-    """Return `wanted` moments that overlap neither each other nor the event, None for each that has
-    no room. Those of one row are of its clip where that has room, else the clip alone would tell
-    the answer; and a `frame` away from the event where that leaves room, as always where frames are
-    counted."""
-    draw = random.Random(f"{seed} {key}")
+    key: str, of_event: list[Moment], clips: Clips, window: Fraction, reading: Reading
+) -> list[Moment | None]:
+    """Return the moments that are asked for, which overlap neither each other nor the event, None
+    for each that has no room. Those of one row are of its clip where that has room, else the clip
+    alone would tell the answer; and a frame away from the event where that leaves room, as always
+    where frames are counted."""
+    lengths, frame, counts_frames = clips
+    wanted = round(reading.absent * len(of_event))
+    draw = random.Random(f"{reading.seed} {key}")
     busy: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for clip, begin, stop in of_event:
         busy[clip].append((begin, stop))
     taken: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     apart = (1,) if counts_frames else (1, 0)  # frames between a moment and the event
 
-    def rooms(clips: Iterable[Path], span: Fraction, frames: int) -> list[tuple]:
+    def rooms(places: Iterable[Path], span: Fraction, frames: int) -> list[tuple]:
         """Return (clip, begin, end) of all stretches in which a moment has room."""
         found = []
-        for clip in clips:
+        for clip in places:
             free = frames * frame[clip]
             around = [(begin - free, stop + free) for begin, stop in busy[clip]]
             here = Fraction(0)
@@ -178,15 +210,15 @@ def _moments(
                 here = max(here, busy_to)
         return found
 
-    found: list[tuple[Path, Fraction, Fraction] | None] = []
+    found: list[Moment | None] = []
     for number in range(wanted):
         own, begin, stop = of_event[number % len(of_event)]
-        span = stop - begin
-        if span <= 0:  # told where the parts are cut
+        span = window or stop - begin
+        if stop <= begin:  # told where the parts are cut
             found.append(None)
             continue
         places = ([own] if own in lengths else [], sorted(lengths))
-        ways = (rooms(clips, span, frames) for clips in places for frames in apart)
+        ways = (rooms(one, span, frames) for one in places for frames in apart)
         fitting = next(filter(None, ways), None)
         if fitting is None:
             found.append(None)

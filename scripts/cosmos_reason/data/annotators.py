@@ -4,11 +4,11 @@ they do not. Nothing is decided unless `--adjudicate` says how."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import options
-from cosmos_reason.data.items import Row, Table, by_row
+from cosmos_reason.data.items import Named, Row, Table, by_row
 from cosmos_reason.data.turns import alike, in_one_form
 
 MAJORITY, DROP = "majority", "drop"
@@ -17,7 +17,7 @@ MOST_TOLD = 5  # questions whose agreement a message holds
 
 
 def settle(
-    table: Table, clips: Sequence[Hashable], way: str, problems: list[f.Finding]
+    table: Table, clips: Sequence[tuple[Named, ...]], way: str, problems: list[f.Finding]
 ) -> list[bool]:
     """Return whether each row stays, the first of those about one unit (clip and times, question,
     options), and give these the answer that counts.
@@ -26,7 +26,7 @@ def settle(
     one, those that it leaves out or outvotes are a warning. Agreement joins the `problems`."""
     rows, questions, answers = table.rows, table.questions, table.answers
     annotators = in_one_form(table.texts["annotator"])
-    of_unit: dict[Hashable, list[int]] = defaultdict(list)
+    of_unit: dict[tuple, list[int]] = defaultdict(list)
     for place, offered in enumerate(table.options):
         of_unit[clips[place], questions[place], tuple(offered.items())].append(place)
         meant = options.meant(offered, answers[place]) if offered else ()
@@ -34,6 +34,7 @@ def settle(
             answers[place] = meant[0]
     wrong: list[tuple[Row, str]] = []
     disagreed: list[tuple[Row, str]] = []
+    listing: list[dict] = []  # of disagreements
     given: dict[str, list[list[str]]] = defaultdict(list)  # of each question, the answers per unit
     stays = [False] * len(rows)
     for places in of_unit.values():
@@ -54,7 +55,8 @@ def settle(
             continue
         listed = ", ".join(f"{answer!r} by {name}" for name, answer in said.items())
         others = ", ".join(rows[place].where for place in places[1:])
-        told = f"got {listed} (with {others})"
+        shown = ", ".join(medium.stem for _, medium in clips[first] if medium)
+        told = f"got {listed} of {shown} (with {others})"
         if way == MAJORITY and votes[0][1] > votes[1][1]:
             answers[first] = next(one for one in said.values() if alike(one) == votes[0][0])
             told += f": {answers[first]!r} counts"
@@ -62,6 +64,8 @@ def settle(
             stays[first] = False
             told += ": left out" if way == DROP else ": no majority, left out"
         disagreed.append((rows[first], told))
+        numbers = [rows[place].number for place in places]
+        listing.append({"media": shown, "rows": numbers, "answers": said})
     if wrong:
         problems.append(by_row("BUILD-ANNOTATOR", f.ERROR, wrong))
     if disagreed:
@@ -73,8 +77,10 @@ def settle(
                 "--adjudicate drop"
             )
             disagreed[0] = (first, told)
-        problems.append(by_row("BUILD-DISAGREEMENT", severity, disagreed))
-    problems.append(_agreement(given, rows[0]))
+        data = {"disagreements": listing[: f.MAX_RECORD_IDS]}
+        problems.append(by_row("BUILD-DISAGREEMENT", severity, disagreed, **data))
+    if any(len(forms) > 1 for units in given.values() for forms in units):
+        problems.append(_agreement(given, rows[0]))
     return stays
 
 

@@ -114,6 +114,7 @@ class Reading:
     asks: tuple[tuple[str, str], ...] = ()
     # moments without an event, for each moment with it (absent_events); the seed to choose them
     absent: float = 0.0
+    window: float = 0.0  # seconds of every part, around its middle; 0: as long as its row says
     seed: int = 0
     adjudicate: str = ""  # which answer counts where annotators disagree (annotators.WAYS)
     # {column: {what stands in it: what it means}}

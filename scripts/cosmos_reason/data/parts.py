@@ -33,7 +33,7 @@ UNITS = {"": "seconds, or H:M:S", "ms": "milliseconds", "frame": "numbers of fra
 MOST = 90000  # of the denominators that times have, as media.cut has them
 MOST_MEASURED = 1000  # rows whose clips are looked at to prove a unit
 PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
-UNREAD, WHOLE = "unread", "whole"  # of rows: what they are told as
+UNREAD, WHOLE, SHORT = "unread", "whole", "short"  # of rows: what they are told as
 ROUNDING = Fraction(1, 20)  # s behind the end that nobody means: times have one decimal
 
 
@@ -51,10 +51,12 @@ def of_rows(
     media: list[Named],
     files: Folder,
     is_skipping: bool,
+    window: float,
     problems: list[f.Finding],
 ) -> list[Named]:
     """Return the media of rows with the parts of those whose columns of times are declared; None
-    for a row without one. Times that cannot be read or lie outside of their clip join the
+    for a row without one. Of a `window` (seconds, 0 for none) each part is as long, around the
+    middle of what its row names. Times that cannot be read or lie outside of their clip join the
     `problems`, a warning when such rows are left out (`is_skipping`)."""
     edges = _declared(table.columns)
     rows, unit = table.rows, edges[0].unit
@@ -79,7 +81,7 @@ def of_rows(
         elif start in (None, "") and end in (None, ""):
             told[WHOLE].append((row, "got no times, so the whole clip is taken"))
         else:
-            part = _part(medium, start, end, unit, row, files, told)
+            part = _part(medium, start, end, unit, window, row, files, told)
         cut_out.append((kind, part))
     bar.close()
     fix = Fix()
@@ -96,6 +98,7 @@ def of_rows(
     kinds = {
         UNREAD: ("BUILD-SPAN", f.ERROR, Fix()),
         WHOLE: ("BUILD-SPAN", f.WARNING, Fix()),
+        SHORT: ("BUILD-SPAN", f.WARNING, Fix()),
         OUTSIDE: (OUTSIDE, f.WARNING if is_skipping else f.ERROR, fix),
         PAST: (PAST, f.WARNING, Fix()),
     }
@@ -179,6 +182,7 @@ def _part(
     start: object,
     end: object,
     unit: str,
+    window: float,
     row: Row,
     files: Folder,
     told: dict[str, list[tuple[Row, str]]],
@@ -197,9 +201,7 @@ def _part(
         )
         told[UNREAD].append((row, message))
         return None
-    counted = "frame" if span.counts == "frames" else ""  # else seconds, whatever the table has
-    name = f"{medium.stem}_{float(span.begin):g}-{float(span.end):g}{counted}.mp4"
-    whole = medium.key if isinstance(medium, Held) else str(medium)
+    shown = span  # what the name of the part says
     if isinstance(medium, Path):
         try:
             if not medium.is_file():  # told as one that is missing
@@ -211,15 +213,48 @@ def _part(
             told[verdict].append((row, message))
         if verdict in (OUTSIDE, UNREAD):
             return None
-        load = functools.partial(cut.cut_out, medium, name, times, "seconds")
+        if window:
+            length = Fraction(cut.length_of(medium, "seconds")).limit_denominator(MOST)
+            if window > length + ROUNDING:
+                message = f"got {medium.name}, which is {float(length):.4g} s long"
+                told[OUTSIDE].append((row, f"{message}, expected {window:g} s or more (--window)"))
+                return None
+            if (seconds_named := float(times[1] - times[0])) < window - ROUNDING:
+                message = f"got {seconds_named:.3g} s for parts of {window:g} s"
+                told[SHORT].append((row, f"{message}: what is around it is shown too"))
+            times = around(times, window, length)
+            shown = Span(*times)
     elif span.counts == "frames":
         message = "got frames of a clip that is packed or on the Hub, expected seconds, or the file"
         told[UNREAD].append((row, message))
         return None
     else:
-        times = span.begin, span.end
-        load = functools.partial(_cut, medium, name, span, row, files)
+        if window:
+            shown = Span(*around((span.begin, span.end), window))
+        times = shown.begin, shown.end
+    # Milliseconds tell the parts of the longest recording apart.
+    edges = "-".join(f"{round(float(edge), 3):.12g}" for edge in (shown.begin, shown.end))
+    counted = "frame" if shown.counts == "frames" else ""  # else seconds, whatever the table has
+    name = f"{medium.stem}_{edges}{counted}.mp4"
+    if isinstance(medium, Path):
+        whole, load = str(medium), functools.partial(cut.cut_out, medium, name, times, "seconds")
+    else:
+        whole, load = medium.key, functools.partial(_cut, medium, name, shown, row, files)
     return Held(f"{whole}/{name}", ".mp4", load, medium, (float(times[0]), float(times[1])))
+
+
+def around(
+    times: tuple[Fraction, Fraction], window: float, length: Fraction | None = None
+) -> tuple[Fraction, Fraction]:
+    """Return the `window` seconds around the middle of a part, moved to where a clip of this length
+    has all of them."""
+    begin, end = times
+    wide = Fraction(window).limit_denominator(1000)
+    begin = (begin + end - wide) / 2
+    if length is not None:
+        begin = min(begin, length - wide)
+    begin = max(begin, Fraction(0))
+    return begin, begin + wide
 
 
 def read_span(start: object, end: object, unit: str) -> Span:

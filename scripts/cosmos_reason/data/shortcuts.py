@@ -22,7 +22,7 @@ BINS = 8  # of a length: enough to tell two or three kinds of clips apart
 # is no chance: so many standard deviations above it, clips (not records) being counted.
 SHARE_OF_ERRORS = 0.5
 DEVIATIONS = 4.0
-DIGITS = re.compile(r"\d+")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")  # also the times in the name of a part
 WORD = re.compile(r"[^/_. -]+")
 SEEN, NAMED, ONE = "DATA-SHORTCUT", "DATA-SHORTCUT-NAME", "DATA-ANSWER-ONE"
 
@@ -90,7 +90,7 @@ def _features(dataset: Survey) -> dict[str, tuple[np.ndarray, str]]:
     sizes = [one and f"{one.width} x {one.height}" for one in facts]
     # The name without its numbers, and its first word: what a camera or a site is called.
     names = [medium.path.rpartition(".")[0] or medium.path for medium in dataset.clips]
-    plain = [DIGITS.sub("#", name) for name in names]
+    plain = [NUMBER.sub("#", name) for name in names]
     first = [WORD.findall(name.rpartition("/")[2])[:1] or [""] for name in names]
     return {
         "the length of the clip": (_binned(seconds), SEEN),

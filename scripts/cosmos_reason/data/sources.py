@@ -49,7 +49,7 @@ from cosmos_reason.media.files import names_medium
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")  # folders of DAFT's metropolis format, which its own tool converts
 ANNOTATIONS = "annotations"
-USED_BY_ROWS = ("columns", "question", "asks", "absent", "adjudicate", "values", "fields")
+USED_BY_ROWS = ("columns", "question", "asks", "absent", "window", "adjudicate", "values", "fields")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
 ASKED_OF_ITS_AUTHOR = ("BUILD-COLUMN", "BUILD-QUESTION")
@@ -200,7 +200,7 @@ def read(source: Source, reading: Reading) -> Records:
     tally = Tally()
     columns, unused = [], []
     if source.kind == "labels":
-        useless = ("columns", "asks", "absent", "adjudicate", "values", "raw", "convert")
+        useless = ("columns", "asks", "absent", "window", "adjudicate", "values", "raw", "convert")
         f.attempt(problems, refuse_unused, reading, useless, "label files")
         items = list(label_files.items(source.files.root, reading, problems))
     else:

@@ -37,6 +37,7 @@ NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the sam
 SPLITS_BY = ("clip", "group", "time", "column", "source")
 MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
 SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
+TOGETHER = "they stay on one side"
 LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
 
 
@@ -162,8 +163,16 @@ def planned(
     if not splits and not (plan.folds or plan.eval_fraction):
         splits = {"train": list(kept)}
     elif not splits:
-        source = _with_near_copies(kept, plan, told)
+        source, apart = _with_near_copies(kept, plan, told)
         splits = folds(kept, plan, source) if plan.folds else split(kept, plan, source)
+        side = {source[name]: split for split, ids in splits.items() for name in ids}
+        both = [pair for pair, (one, other) in apart.items() if side[one] != side[other]]
+        if both or (plan.folds and apart):
+            message = f"{_look_alike(both or [*apart])}; they stand on both sides, since together "
+            message += "they are too many for one"
+            told.append(f.warning("BUILD-ALIKE", "--split-by", message))
+        elif apart:
+            told.append(f.info("BUILD-ALIKE", "--split-by", f"{_look_alike([*apart])}; {TOGETHER}"))
     large = [
         f"{name} ({len(ids)} of {len(kept)} records)"
         for name, ids in splits.items()
@@ -379,13 +388,15 @@ def _top(above: dict[str, str], key: str) -> str:
     return key
 
 
-def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding]) -> dict[str, str]:
+def _with_near_copies(
+    items: dict[str, Item], plan: Plan, told: list[f.Finding]
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return `filmed_from`, clips and still images that look alike being one where a share is held
-    out. Where too little would be left on one side, as of one machine that does the same all day,
-    they are told and stay apart."""
+    out, and {the names of those of a pair: what they were filmed from} of those that stay apart:
+    where too little would be left on one side, as of one machine that does the same all day."""
     source = filmed_from(items)
     if plan.split_by == "time":
-        return source
+        return source, {}
     from cosmos_reason.data import looks
 
     recordings: dict[str, str] = {}  # file -> its source
@@ -395,28 +406,31 @@ def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding])
             if isinstance(whole, Path) and names_medium(whole.name) and whole.is_file():
                 recordings.setdefault(str(whole), source[name])
     if len(set(recordings.values())) < 2:
-        return source
+        return source, {}
     names = list(recordings)
     reports = looks.examined((number, Path(name)) for number, name in enumerate(names))
     above: dict[str, str] = {}
-    pairs = []
+    pairs = {}
     for number, like in looks.alike(reports, reports).items():
-        one, other = (_top(above, recordings[names[place]]) for place in (number, like))
-        if one != other:
-            above[one] = other
-            pairs.append(f"{Path(names[number]).name} and {Path(names[like]).name}")
+        one, other = names[number], names[like]
+        tops = _top(above, recordings[one]), _top(above, recordings[other])
+        if tops[0] != tops[1]:
+            above[tops[0]] = tops[1]
+            both = f"{Path(one).name} and {Path(other).name}"
+            pairs[both] = recordings[one], recordings[other]
     if not pairs:
-        return source
+        return source, {}
     together = {name: _top(above, one) for name, one in source.items()}
     if plan.folds:
         does_fit = len(set(together.values())) >= plan.folds
     else:
         does_fit = fitting(items, plan, together, [plan.eval_fraction]) > 0
-    message = f"got clips or pictures that look alike: {', '.join(pairs[:5])}"
-    message += ", ..." if pairs[5:] else ""
-    if does_fit:
-        told.append(f.info("BUILD-ALIKE", "--split-by", f"{message}; they stay on one side"))
-        return together
-    message += "; they may stand on both sides, since together they are too many for one"
-    told.append(f.warning("BUILD-ALIKE", "--split-by", message))
-    return source
+    if not does_fit:
+        return source, pairs
+    told.append(f.info("BUILD-ALIKE", "--split-by", f"{_look_alike([*pairs])}; {TOGETHER}"))
+    return together, {}
+
+
+def _look_alike(pairs: list[str]) -> str:
+    listed = ", ".join(pairs[:5]) + (", ..." if pairs[5:] else "")
+    return f"got clips or pictures that look alike: {listed}"

@@ -227,7 +227,14 @@ def _items_of(
 
         for number, media in enumerate(table.media):
             cut_out = f.attempt(
-                problems, parts.of_rows, table, media, files, reading.skip_missing, problems
+                problems,
+                parts.of_rows,
+                table,
+                media,
+                files,
+                reading.skip_missing,
+                reading.window,
+                problems,
             )
             table.media[number] = cut_out or media
     clips = list(zip(*table.media, strict=True))  # of each row
