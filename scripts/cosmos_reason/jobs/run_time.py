@@ -114,6 +114,8 @@ def of_launch(launch: Launch, seconds_per_step: float | None) -> Cost | None:
 def with_facts(launch: Launch) -> Launch:
     """Return the launch with the facts of the data that its spec was built with, which the rules
     did without: with the lengths of its records, its time and size can be told."""
+    if origins.facts_of(launch.spec_path) is None:
+        return launch
     case = case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
     return replace(launch, case=case)
 
@@ -121,14 +123,14 @@ def with_facts(launch: Launch) -> Launch:
 def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> Case:
     """Return an action's case with the facts of the data that its spec was built with; without them
     when they cannot be read, or when it has other data by now."""
-    case = Case(action, engine, spec, origins.facts_of(spec_path))
-    keys = actions.data_keys(action)
-    try:
-        there = os.path.abspath(case(keys.annotations)) if keys else None
-        if case.facts and case.facts.get("annotations") == there:
-            return case
-    except Failure:
-        pass
+    facts, keys = origins.facts_of(spec_path), actions.data_keys(action)
+    if facts and keys:
+        case = Case(action, engine, spec, facts)
+        try:
+            if case.facts.get("annotations") == os.path.abspath(case(keys.annotations)):
+                return case
+        except Failure:
+            pass
     return Case(action, engine, spec)
 
 
