@@ -120,8 +120,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     # The partition: sbatch takes a job that no node of it will ever run, and lets it wait.
     name = partitions.wanted(rows, launch.partition)
     count, gpus = nodes.layout(launch)
-    size = {"cpus": launch.cpus, "exclusive": launch.exclusive}
-    wish = partitions.Wish(count, gpus, launch.gres, launch.time_limit, **size)
+    wish = partitions.wish(launch, count, gpus)
     way = (launch.action, launch.engine, launch.platform)
     there = partitions.gpus_of_nodes(rows, name, wish.kind)
     found += partitions.check(rows, name, wish, nodes.others(way, launch.needed_gpus, there))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cosmos_reason.base.findings import Finding, did_you_mean, error, warning
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs.options import Options
 from cosmos_reason.remote.machine import Host
 
 UNLIMITED = 10**9  # minutes
@@ -56,10 +57,10 @@ class Wish:
 
     nodes: int
     gpus: int
-    gres: str | None = None
-    time_limit: str | None = None
-    cpus: int | None = None
-    exclusive: bool = False
+    gres: str | None
+    time_limit: str | None
+    cpus: int | None
+    exclusive: bool
 
     @property
     def kind(self) -> str:
@@ -70,6 +71,11 @@ class Wish:
     def counted_gpus(self) -> int:
         """Return how many GPUs SLURM is asked for."""
         return 0 if self.gres == "none" else self.gpus
+
+
+def wish(asked: Options, nodes: int, gpus: int) -> Wish:
+    """Return what a launch, or a preflight of the platform alone, wants of a partition."""
+    return Wish(nodes, gpus, asked.gres, asked.time_limit, asked.cpus, asked.exclusive)
 
 
 def parse_partitions(text: str) -> list[Nodes]:

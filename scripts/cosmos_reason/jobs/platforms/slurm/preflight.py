@@ -102,10 +102,8 @@ def check_partition(rows: list[partitions.Nodes], preflight: Preflight) -> Itera
 
 
 def _wish(preflight: Preflight) -> partitions.Wish:
-    asked = preflight.options
-    size = {"cpus": asked.cpus, "exclusive": asked.exclusive}
     gpus = 0 if preflight.on_cpu else preflight.gpus_per_node
-    return partitions.Wish(preflight.nodes, gpus, asked.gres, asked.time_limit, **size)
+    return partitions.wish(preflight.options, preflight.nodes, gpus)
 
 
 # ---- paths -------------------------------------------------------------------------------------
