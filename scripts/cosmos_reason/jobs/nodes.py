@@ -16,9 +16,9 @@ from cosmos_reason.spec import actions, document, origins
 
 
 def layout(launch: Launch) -> tuple[int, int]:
-    """Return (nodes, GPUs of each) that a launch takes: no GPU on the CPU, nor of one node where a
-    server answers its questions."""
-    if launch.endpoint:  # what asks a server needs no GPU of its own
+    """Return (nodes, GPUs of each) that a launch takes; 0 GPUs on the CPU, and where a server
+    answers."""
+    if launch.endpoint:
         return 1, 0
     there = count(launch.nodes, launch.needed_gpus)
     return there, 0 if launch.gpu_ids == [] else max(1, launch.needed_gpus // there)
