@@ -4,9 +4,10 @@ printed to: keep_log.py FOLDER [--begins ACTION] PROGRAM [ARGUMENT]...
 
 A cluster forgets the log of a pod with the pod, and before that all but its last megabytes. The log
 of pod 0 is log.txt, that of pod N is node-N.log. Exit code and signals are the program's. With
---begins, of a launch that nobody follows, the folder also keeps the id of the run, its start and
-its end (run.id, run.started, run.exit; node-N.exit), and runs once. Rendered and mounted by
-launch_job; never run on a real cluster.
+--begins, of a launch that nobody follows, the program also gets the variables of
+FOLDER/skill/environment, and the folder keeps the id of the run, its start and its end (run.id,
+run.started, run.exit; node-N.exit), and runs once. Rendered and mounted by launch_job; never run on
+a real cluster.
 """
 
 import binascii
@@ -81,10 +82,13 @@ def note(folder, name, text):
 
 
 def begin(folder, action, index):
-    """Give the run its id, and make the folders that git does not keep; a second run ends here."""
+    """Give the run its variables and its id, and make the folders that git does not keep; a second
+    run ends here."""
     first = "run.id" if index == "0" else f"node-{index}.exit"
     if os.path.exists(os.path.join(folder, first)):
         sys.exit(f"it ran in {folder} already: see log.txt")
+    lines = pathlib.Path(folder, "skill", "environment").read_text().splitlines()
+    os.environ.update(line.split("=", 1) for line in lines)
     for value in os.environ.values():
         if value.startswith(os.path.join(folder, "home")):
             os.makedirs(value, exist_ok=True)

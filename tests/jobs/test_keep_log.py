@@ -82,12 +82,15 @@ def test_a_child_that_goes_on_printing_is_not_waited_for(tmp_path):
 
 
 def test_a_run_that_nobody_follows_notes_its_id_start_and_end(tmp_path):
+    """Its variables are in its folder."""
     home = tmp_path / "home" / "cache"
-    script = 'echo "$COSMOS_REASON_JOB_ID"; exit 4'
+    (tmp_path / "skill").mkdir()
+    (tmp_path / "skill" / "environment").write_text(f"HOME={home}\nPAIR=a=b\n")
+    script = 'echo "$COSMOS_REASON_JOB_ID $PAIR"; exit 4'
     asked = ["--begins", "train", "sh", "-c", script]
-    done = kept(tmp_path, *asked, HOME=str(home))
+    done = kept(tmp_path, *asked, PAIR="before")
     job_id = (tmp_path / "run.id").read_text().strip()
-    assert done.returncode == 4 and done.stdout.decode().strip() == job_id
+    assert done.returncode == 4 and done.stdout.decode() == f"{job_id} a=b\n"
     assert job_folder.ID.fullmatch(job_id) and home.is_dir()
     assert (tmp_path / "run.started").read_text().strip().isdecimal()
     assert (tmp_path / "run.exit").read_text().split()[0] == "4"

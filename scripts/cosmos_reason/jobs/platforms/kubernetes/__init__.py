@@ -220,6 +220,13 @@ def manifest(job: Job, spec: dict) -> str:
     return manifests.shown(_work(job, spec))
 
 
+def environment(job: Job, spec: dict) -> dict[str, str]:
+    """Return the variables of a pod that are no secrets: a manifest that is carried leaves them to
+    the folder, from which keep_log.py reads them."""
+    passed = containers.passed(job, spec)
+    return {name: value for name, value in containers.values(job).items() if name not in passed}
+
+
 def write(folder: Path, job: Job, spec: dict) -> Job:
     files.write_text(folder / MANIFEST, manifest(job, spec))
     if _skill(job) == job.folder / SKILL:
@@ -232,15 +239,13 @@ def _work(job: Job, spec: dict) -> Work:
     looked_for = [("-e", mounts.inside(job.folder / containers.spec_name(job)))]
     for path, is_written in places:
         looked_for.append(("-w" if is_written else "-e", mounts.inside(path)))
-    passed = containers.passed(job, spec)
-    values = containers.values(job)
     volumes, writable = options.mounted(places, asked)
     work = Work(
         name=job.job_id,
         image=job.image,
         words=job.command,
-        environment={name: value for name, value in values.items() if name not in passed},
-        secret_variables=passed,
+        environment={} if "carried" in job.options else environment(job, spec),
+        secret_variables=containers.passed(job, spec),
         working_dir=mounts.inside(job.folder),
         volumes=volumes,
         writable=writable,

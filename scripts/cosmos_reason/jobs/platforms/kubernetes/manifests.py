@@ -100,7 +100,7 @@ def job(work: Work) -> dict:
         "image": work.image,
         "command": _literals(work.words),
         "workingDir": work.working_dir,
-        "env": variables,
+        "env": variables or None,
         "envFrom": all_of_it if work.secret_may_lack else None,
         "resources": {"requests": with_gpus, "limits": with_gpus},
         "securityContext": confined,
