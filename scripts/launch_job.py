@@ -326,7 +326,10 @@ def written(
     result = {"output": str(output), "image": job.image}
     result |= {"time": cost.to_json()} if cost else {}
     known = {"spec": asked.spec_path, "is_document": True}
-    return cli.Outcome(result, found, "\n".join(lines), carried.NEXT, **known)
+    following = carried.NEXT
+    if asked.action == "train" and not carried.holds_evaluation(output.parent):
+        following = carried.NEXT_OF_TRAINING
+    return cli.Outcome(result, found, "\n".join(lines), following, **known)
 
 
 def submit(args: argparse.Namespace) -> cli.Outcome:

@@ -1,6 +1,7 @@
 """A launch for a place that is described by a site.yaml: planned here, started there."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -12,10 +13,11 @@ import pytest
 import yaml
 from launch_site import Site, change
 from support import ROOT, run_script
+from support_specs import write_facts
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import site as sites
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, origins
 
 THERE = "/lustre/me"
 MORE = {
@@ -127,6 +129,7 @@ def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, pla
     for name in re.findall(r"-r out/(\S+?)[ `]", files["README.md"]):
         assert (place.root / "out" / name).is_file()
     assert ("pip install" in files["README.md"]) == (platform in ("local", "slurm"))
+    assert ("`docker pull example.com/own:1" in files["README.md"]) == (platform == "docker")
 
 
 def test_what_is_as_it_was_rendered_may_be_rendered_anew_and_nothing_else(place):
@@ -331,7 +334,7 @@ def test_pods_run_the_skill_where_the_site_has_it(place):
     assert f"{THERE}/skill/scripts/run_with_transformers.py" in text
     assert f"{THERE}/out/skill" not in text
     held = [path.name for path in (place.root / "out" / "skill").iterdir()]
-    assert held == ["spec.schema.json"], "which is for whoever edits the spec"
+    assert set(held) == {"environment", "spec.schema.json"}
 
 
 def test_a_batch_script_runs_once_unless_slurm_begins_it_anew(place):
@@ -443,15 +446,13 @@ def test_the_stand_in_without_gpus_differs_in_the_named_lines_alone(place, platf
 
 
 def without_its_program(job):
-    """The Job of a manifest without image, GPUs, program and the variables of its engine."""
+    """The Job of a manifest without image, GPUs and program; its variables are in the folder."""
     pod = job["spec"]["template"]["spec"]
     for container in pod["initContainers"] + pod["containers"]:
         del container["image"], container["resources"]
     (work,) = pod["containers"]
     assert work["command"][:5] == [*work["command"][:3], "--begins", "train"]
     work["command"] = work["command"][:5]
-    of_engine = ("TAO_", "TORCH_ELASTIC")
-    work["env"] = [one for one in work["env"] if not one["name"].startswith(of_engine)]
     return job
 
 
@@ -604,14 +605,16 @@ def test_what_is_printed_of_a_folder_is_its_page(place, platform):
     assert done.returncode == 0, done.stderr
     page = text_of(place.root / "out")["README.md"]
     assert "- expected there: /models/m" in page and str(outside) not in page
-    assert f"- also copy: `rsync -aL --mkpath {outside}/ HOST:/models/m/" in done.stdout
-    told = page.partition("Copy, ")[2].partition("\nKnown when")[0].splitlines()
+    assert f"    rsync -aL --mkpath {outside}/ HOST:/models/m/   # " in done.stdout
+    told = page.partition("not run there yet. C")[2].partition("\nKnown when")[0].splitlines()
     for line in told:
+        if line == "- expected there: /models/m":
+            continue
         image = line.removeprefix("- image ")
         adopted = line.partition("scripts/launch_job.py")[2]
         assert line in done.stdout or f"image    {image}" in done.stdout or adopted in done.stdout
     asked = {
-        "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1; memory: the partition's",
+        "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1\n  a node   unset: --cpus",
         "kubernetes": "1 pod(s) of 1 GPUs",
     }
     assert f"  asks for {asked.get(platform, 'all GPUs')}" in done.stdout
@@ -648,3 +651,35 @@ def test_a_plan_for_a_site_names_the_spec_and_keeps_the_flags_in_its_next(place)
 def test_all_gpus_of_a_site_are_no_warning_where_the_spec_needs_all(place, count, is_told):
     _, printed = render(place, "docker", "out", gpus={"count": count})
     assert ("JOB-DOCKER-GPUS" in {one["id"] for one in printed["findings"]}) == is_told
+
+
+@pytest.mark.parametrize("platform", ["docker", "slurm"])
+def test_a_copy_of_what_has_the_same_path_there_is_offered(place, platform):
+    """Whoever starts it knows whether it lies there; the page is the same wherever it is written,
+    and asks this machine nothing."""
+    site = describe(place, platform, paths={str(place.root): str(place.root)})
+    words = ["plan", "train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
+    done = here("launch_job.py", place, *words, "--output", "out")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("- where it lacks")]
+    named = [str(place.root / name) for name in ("a.json", "media", "model")]
+    assert {*named} <= {*line.split()} and "`rsync -aLR " in line and " HOST:/`   # 0.0 MiB" in line
+    assert "where it lacks" not in text_of(place.root / "out")["README.md"]
+
+
+def test_the_memory_of_a_node_is_told_where_the_data_were_read(place):
+    """As the preflight reckons it, and what the results take on the way back."""
+    site = describe(place, "slurm", models={f"{THERE}/c3": "nvidia/Cosmos3-Nano"})
+    change(place, "train", policy__model_name_or_path=f"{THERE}/c3")
+    words = ["--spec", "train.toml", "--engine", "transformers", "--site", site]
+    plan = ["launch_job.py", place, "plan", "train", *words]
+    unread = here(*plan, "--output", "out").stdout
+    assert "  a node   unset: --cpus" in unread and "GiB of memory" not in unread
+    assert re.search(r"- at its end: `rsync .*`   # up to \d\d+\.\d GiB\n", unread)
+    change(place, "train", custom__train_dataset__annotation_path="/data/annotations.json")
+    facts = write_facts(place.root, 40)
+    origins.write(place.root / "train.toml", "train", "transformers", {}, facts)
+    preflight = ["check_tao_launch_preflight.py", place, *words, "--dataset-facts", facts]
+    _, printed = command(*preflight)
+    gib = printed["result"]["prediction"]["host_gib"]
+    told = here(*plan, "--memory", "200G", "--cpus", "16", "--output", "out").stdout
+    assert f"  a node   needs about {math.ceil(gib)} GiB of memory\n" in told

@@ -7,6 +7,7 @@ from support_specs import changed, write_facts
 
 from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.estimate import gpu_memory, host_memory
+from cosmos_reason.jobs import run_size
 from cosmos_reason.jobs.platforms.gpus import Gpu
 from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.preflight import PreflightOptions
@@ -60,6 +61,10 @@ def test_ranks_that_fill_a_host_are_told_before_the_launch():
     assert not checked(launch(8, 40, **LORA))[0]
 
 
+def node_of(made):
+    return run_size.node_of(made.case, made.gpus_per_node, made.platform, made.site)
+
+
 def test_the_memory_of_this_machine_is_no_matter_where_flags_describe_another():
     made = launch(8, 40, policy__parallelism__dp_shard_size=8)
     made.options = PreflightOptions(target_gpu_count=8, target_gpu_memory_gb=80)
@@ -87,18 +92,18 @@ def test_frames_take_no_more_than_there_are(tmp_path):
     made = launch(facts=facts, **{OPTIONS + "frame_cache_gib": 300.0}, **LORA)
     (size,) = {record.vision for record in made.case.tokens}
     frames = 40 * size * 2 * 32 * 32 * 3 / 2**30
-    assert check.node_of(made).frames == pytest.approx(frames)
+    assert node_of(made).frames == pytest.approx(frames)
     small = launch(facts=facts, **{OPTIONS + "frame_cache_gib": frames / 2}, **LORA)
-    assert check.node_of(small).frames == pytest.approx(frames / 2)
+    assert node_of(small).frames == pytest.approx(frames / 2)
 
 
 def test_readers_are_no_more_than_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     facts = write_facts(tmp_path, 40)
     made = launch(2, facts=facts, train__train_policy__dataloader_num_workers=16)
-    elsewhere = check.node_of(made)
+    elsewhere = node_of(made)
     made.platform = "local"
-    here = check.node_of(made)
+    here = node_of(made)
     assert (elsewhere.readers, here.readers) == (16, 4)
     assert here.ready == pytest.approx(elsewhere.ready / 4) and here.ready > 0
 
@@ -142,7 +147,7 @@ def test_a_model_in_another_precision_is_copied(tmp_path, stored, lora, is_copie
     (tmp_path / safetensors_files.SINGLE).write_bytes(header + bytes(size))
     tuning = LORA if lora else {}
     made = launch(policy__model_name_or_path=str(tmp_path), **tuning)
-    assert check.node_of(made).is_copied is is_copied
+    assert node_of(made).is_copied is is_copied
 
 
 def test_what_cosmos_rl_offloads_counts():

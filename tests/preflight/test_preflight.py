@@ -17,6 +17,7 @@ from support import ROOT, run_script
 
 from cosmos_reason import preflight
 from cosmos_reason.base import bundle
+from cosmos_reason.jobs import run_size
 from cosmos_reason.jobs.platforms import gpus
 from cosmos_reason.jobs.platforms import preflight as preflight_options
 from cosmos_reason.jobs.platforms.local import preflight as local
@@ -637,11 +638,11 @@ def test_checkpoints_that_are_made_at_most():
     ):  # fmt: skip
         spec.set_value(table, "train.max_num_steps", steps)
         spec.set_value(table, "train.ckpt.max_keep", most)
-        kept, each = memory.kept_checkpoints(Case("train", "cosmos-rl", table))
+        kept, each = run_size.kept_checkpoints(Case("train", "cosmos-rl", table))
         assert kept == expected and each > 100
     spec.set_value(table, "train.ckpt.max_keep", 1)
     spec.set_value(table, "validation.enable", True)
-    assert memory.kept_checkpoints(Case("train", "cosmos-rl", table))[0] == 3, "old, best and new"
+    assert run_size.kept_checkpoints(Case("train", "cosmos-rl", table))[0] == 3, "old, best and new"
 
 
 def test_a_pixel_budget_is_offered_where_it_counts():
@@ -659,7 +660,7 @@ def test_a_checkpoint_of_adapters_holds_their_base_on_cosmos_rl():
     spec.set_value(table, "policy.model_name_or_path", "nvidia/Cosmos-Reason2-8B")
     sizes = {}
     for engine in ("cosmos-rl", "transformers"):
-        _, sizes[engine] = memory.kept_checkpoints(Case("train", engine, table))
+        _, sizes[engine] = run_size.kept_checkpoints(Case("train", engine, table))
     assert 35 < sizes["cosmos-rl"] < 45 and sizes["transformers"] < 1
 
 
@@ -727,7 +728,7 @@ def test_a_small_disk_gets_no_more_checkpoints_than_fit(room, is_lora):
         lora = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
         spec.set_value(table, "policy.lora", lora)
     case = Case("train", "cosmos-rl", table)
-    kept, each = memory.kept_checkpoints(case)
+    kept, each = run_size.kept_checkpoints(case)
     launch = Preflight("local", PreflightOptions(), 0, "cosmos-rl", "", case, gpus_per_node=1)
     launch.machine, launch.outputs = FullDisk((room + 0.1) * each), ["/out"]
     (found,) = access.disks(launch)
@@ -737,7 +738,7 @@ def test_a_small_disk_gets_no_more_checkpoints_than_fit(room, is_lora):
         return
     for key, value in found.fix.changes.items():
         spec.set_value(table, key, value)
-    mended = memory.kept_checkpoints(Case("train", "cosmos-rl", table))
+    mended = run_size.kept_checkpoints(Case("train", "cosmos-rl", table))
     assert mended[0] == room and mended[1] == each
 
 

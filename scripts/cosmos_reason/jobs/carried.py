@@ -21,7 +21,8 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import Site
 from cosmos_reason.checkpoints.conversion import PROVENANCE
-from cosmos_reason.jobs import containers, engines, record, reward_files
+from cosmos_reason.jobs import containers, engines, record, reward_files, run_size
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms import kubernetes, slurm
 from cosmos_reason.jobs.platforms.slurm import script
 from cosmos_reason.jobs.record import Job
@@ -63,20 +64,23 @@ cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
 README = """# {title}
 
-Rendered by launch_job.py plan, and not run there yet. Copy, data and models beside it:
+Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (not in it):
 
 {copied}
 
-- start there: `{start}`
+- start there: {start}
 - watch: `{watch}`
-- when it has ended: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`
+- at its end: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`{results}
 - go on here: `scripts/launch_job.py adopt {back}{site}`
 {expected}
 """
 NEXT = "copy and start it by these lines; no file has to be opened"
+NEXT_OF_TRAINING = (
+    "`plan evaluate` the untouched model too (--output DIR), then copy and start by these lines"
+)
 KNOWN = "\nKnown when it was rendered:\n"
 LAUNCH = "launch.json"
-ENVIRONMENT = f"{SKILL}/environment"  # of Docker's containers, for --env-file
+ENVIRONMENT = f"{SKILL}/environment"  # NAME=VALUE, a line each: for --env-file, and keep_log.py
 
 
 def check_name(name: str, platform: str) -> list[Finding]:
@@ -97,17 +101,16 @@ def check_name(name: str, platform: str) -> list[Finding]:
 def write(
     job: Job,
     spec: dict,
-    site: Site | None,
+    launch: Launch,
     output: Path,
     host_user: str | None,
     name: str | None,
     found: list[Finding],
-    here: list[dict],
 ) -> None:
-    """Fill the folder `output`, which is new or empty. `spec` has the paths of the place, `here`
-    the inputs with their paths on this machine;
-    `host_user` is UID:GID, else that of whoever starts it; `name` is that of the file which starts
-    it; `found` is what speaks against it."""
+    """Fill the folder `output`, which is new or empty. `job` and `spec` have the paths of the
+    place, `launch` those of this machine; `host_user` is UID:GID, else that of whoever starts it;
+    `name` is that of the file which starts it; `found` is what speaks against it."""
+    site = launch.site
     with files.only_run(output), files.whole_folder(output) as work:
         title = f"{job.action} with {job.engine} on {job.platform}"
         start = name or START[job.platform]
@@ -131,7 +134,9 @@ def write(
         else:
             (work / "manifests").mkdir()
             files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
-        page = _readme(work, job, site, output, title, start, copies(here, site))
+            variables = kubernetes.environment(job, spec).items()
+            _write_environment(work, [f"{key}={value}" for key, value in variables])
+        page = _readme(work, job, launch, output, title, start)
         warned = [one for one in found if one.severity == findings.WARNING]
         if warned:
             page += KNOWN + "".join(f"- {one.where}: {one.message}\n" for one in warned)
@@ -150,6 +155,12 @@ def is_untouched(folder: Path) -> bool:
     better one, makes it anew and nothing is lost."""
     told = model_names.read_table(folder / LAUNCH).get("rendered_sha256")
     return told is not None and told == _rendered_sha256(folder)
+
+
+def holds_evaluation(folder: Path) -> bool:
+    """Return whether an evaluation was rendered into a folder below this one."""
+    launches = (model_names.read_table(path) for path in folder.glob(f"*/{LAUNCH}"))
+    return any(launch.get("action") == "evaluate" for launch in launches)
 
 
 def _rendered_sha256(folder: Path) -> str:
@@ -174,12 +185,15 @@ def copies(inputs: list[dict], site: Site | None) -> dict[str, str]:
         comes_with_its_folder = any(str(folder) in named for folder in path.parents)
         if there == here or comes_with_its_folder or not path.exists():
             continue
-        inside = path.rglob("*") if path.is_dir() else [path]
-        mib = sum(one.stat().st_size for one in inside if one.is_file()) / 2**20
         slash = "/" if path.is_dir() else ""
         words = ["rsync", "-aL", "--mkpath", f"{files.from_here(path)}{slash}"]
-        lines[there] = f"{shlex.join([*words, f'HOST:{there}{slash}'])}   # {mib:.1f} MiB"
+        lines[there] = f"{shlex.join([*words, f'HOST:{there}{slash}'])}   # {_mib(path):.1f} MiB"
     return lines
+
+
+def _mib(path: Path) -> float:
+    inside = path.rglob("*") if path.is_dir() else [path]
+    return sum(one.stat().st_size for one in inside if one.is_file()) / 2**20
 
 
 def sizes(output: Path, start: str) -> str:
@@ -196,14 +210,22 @@ def sizes(output: Path, start: str) -> str:
 
 
 def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
-    """Return what the page of a rendered folder says of it, with the lines for inputs outside the
-    working directory, which the page leaves out: it is the same wherever it is rendered."""
+    """Return what the page of a rendered folder says of it, with the lines that copy inputs outside
+    the working directory, and those that have the same path there: the page leaves them out, which
+    is the same wherever it is rendered."""
     page = files.read_text(output / "README.md")
-    steps = page.partition("\n\n")[2].partition(KNOWN)[0].partition("Copy, ")[2]
-    more = [line for line in copies(inputs, site).values() if line not in page]
+    steps = page.partition("not run there yet. ")[2].partition(KNOWN)[0]
     steps = re.sub(r"\n- image \S+(?=\n|$)", "", steps)  # which is said above
-    lines = ["copy, " + steps, *(f"- also copy: `{line}`" for line in more)]
-    return "\n".join(lines).replace("\n\n", "\n").rstrip()
+    more = [(there, line) for there, line in copies(inputs, site).items() if line not in page]
+    for there, line in more:
+        steps = steps.replace(f"\n- expected there: {there}", "", 1)
+        steps = steps.replace("\n    ", f"\n    {line}\n    ", 1)
+    same = [Path(there) for there in re.findall("^- expected there: (.*)$", steps, re.M)]
+    here = [path for path in same if path.exists() and not {*path.parents} & {*same}]
+    if here:
+        told = shlex.join(["rsync", "-aLR", *map(str, here), "HOST:/"])
+        steps += f"- where it lacks them: `{told}`   # {sum(map(_mib, here)):.1f} MiB"
+    return "c" + steps.replace("\n\n", "\n").strip().removeprefix("C")
 
 
 def read_sha256(folder: Path) -> str:
@@ -228,50 +250,50 @@ def _inputs(job: Job, spec: dict) -> list[str]:
     return named + [str(path) for path in reward_files.files(spec)]
 
 
-def _readme(
-    work: Path, job: Job, site: Site | None, output: Path, title: str, start_name: str,
-    copied: dict[str, str],
-) -> str:  # fmt: skip
+def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, start_name: str) -> str:
     """Return the page that tells whoever has the folder to copy, start, watch and bring back."""
-    name = output.name
+    name, site = output.name, launch.site
+    copied = copies(launch.inputs, site)
     size = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
     whole = f"rsync -aL {name}/ HOST:{job.folder}/"
-    start, watch = f"bash {name}/{start_name}", f"tail -f {job.folder}/log.txt"
+    start, watch = f"`bash {name}/{start_name}`", f"tail -f {job.folder}/log.txt"
     ran, back = f"HOST:{job.folder}", f"back/{name}"
     if job.platform == "docker":
         whole, watch = f"rsync -aL {name} HOST:", "tail -f jobs/ID/log.txt"
+        start += ", which prints ID and makes ./jobs/ID"
         ran, back = "HOST:jobs/ID", "jobs/ID"
     elif job.platform == "slurm":
-        start = f"sbatch {start_name}` in {name}/, or `bash {name}/submit.sh"
+        start = f"`bash {name}/submit.sh` (sbatch {start_name})"
         watch = f"squeue --me; {watch}"
     elif job.platform == "kubernetes":
         asked = job.options.get("kubernetes", {})
         where = [f"--{word} {shlex.quote(asked[word])}" for word in PLACE if asked.get(word)]
         kubectl = " ".join(["kubectl", *where])
-        start = f"{kubectl} apply -f {name}/manifests/"
+        start = f"`{kubectl} apply -f {name}/manifests/`"
         watch = f"{kubectl} logs -f job/{job.job_id}"
     whole += f"   # {size / 2**20:.1f} MiB"
     below_here = {there: line for there, line in copied.items() if " /" not in line}
+    kept, gib = run_size.kept_checkpoints(launch.case)
     lines = []
-    if job.platform == "docker":
-        lines.append(f"- {start_name} prints ID and makes jobs/ID where it is started")
     for path in dict.fromkeys(_inputs(job, {})):
         comes = any(there == path or path.startswith(f"{there}/") for there in below_here)
         lines += [] if comes else [f"- expected there: {path}"]
     if job.image:
         lines.append(f"- image {job.image}")
         if site and site.is_offline and job.platform == "docker":
-            save, load = f"docker save -o image.tar {job.image}", "docker load -i image.tar"
-            lines[-1] = f"- the image, not pulled there: `{save}` here, `{load}` there"
+            save = f"docker pull {job.image} && docker save -o image.tar {job.image}"
+            lines[-1] = f"- image: `{save}` here, `docker load -i image.tar` there"
+        elif job.platform == "docker":
+            lines[-1] = f"- image, pulled there at the start: `docker pull {job.image}`"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
-        lines.append("- without the Hub: the run sets HF_HUB_OFFLINE=1")
+        lines.append("- without the Hub (HF_HUB_OFFLINE=1)")
     environment = site.get("environment") if site and not job.image else None
     brings_skill = not (site and site.get("skill_dir"))
     if environment and job.engine == "transformers" and brings_skill:
         named = ["requirements.txt", bundle.ENGINE_PACKAGES]
         words = " ".join(f"-r {name}/{SKILL}/{file}" for file in named)
-        lines.append(f"- {environment} needs what `pip install {words}` installs")
+        lines.append(f"- in {environment}: `pip install {words}`")
     if job.platform != "kubernetes":
         # Where the disk's folders go: to what the site calls its own; Docker's may lie anywhere.
         moved = [*below_here, *([] if job.platform == "docker" else [str(job.folder)])]
@@ -282,9 +304,10 @@ def _readme(
             tops.append(next(holding, place))
         moves = [shlex.join(["cp", "-r", f"M{top}/.", f"{top}/"]) for top in dict.fromkeys(tops)]
         moves += [shlex.join(["cp", "-r", f"M/{name}", "."])] if job.platform == "docker" else []
+        there = ran.removeprefix("HOST:")
         lines.append(
-            f"- by a disk at M: `M/` in place of `HOST:`; there `{' && '.join(moves)}`, "
-            f"when it has ended `cp -r --parents {ran.removeprefix('HOST:')} M`"
+            f"- by a disk at M: `M/` for `HOST:`, both ways; there `{' && '.join(moves)}`, "
+            f"at the end `cp -r --parents {there} M`"
         )
     if job.platform == "kubernetes":
         lines.append("- HOST: what has the claim mounted")
@@ -299,6 +322,7 @@ def _readme(
         watch=watch,
         ran=ran,
         back=back,
+        results=f"   # up to {kept * gib:.1f} GiB" if kept * gib >= 0.1 else "",
         site=f" --site {shlex.quote(files.from_here(site.path))}" if site else "",
         expected="\n".join(lines),
     )
@@ -353,6 +377,11 @@ def unknown_commits(job: Job, site: Site) -> list[str]:
         if is_read and not (site.commit_of(path) or _commit(Path(site.here(path)))):
             found.append(f"models: {{{path}: {model}@COMMIT}}")
     return found
+
+
+def _write_environment(work: Path, lines: list[str]) -> None:
+    """Write the variables of a run that are no secrets, where nobody has to read them."""
+    files.write_text(work / ENVIRONMENT, "\n".join([*lines, ""]))
 
 
 def _local(start: Path, job: Job, spec: dict, title: str, site: Site | None) -> None:
@@ -434,7 +463,7 @@ def _docker(
         flags="\n  ".join(map(shlex.join, flags)),
         program=shlex.join(words[after_image + 1 :]),
     )
-    files.write_text(start.with_name(SKILL) / "environment", "\n".join([*variables, ""]))
+    _write_environment(start.parent, variables)
     _write_run(start, job, spec, title, settings, site)
     told = [word for flag in flags for word in flag]
     command = ["docker", "run", "--env-file", ENVIRONMENT, *told, *words[after_image:]]

@@ -59,11 +59,22 @@ def of_rendered(job: Job, launch: Launch) -> str:
     """Return all that decides what a job that is written out does there, so that nobody opens its
     files."""
     asked = _gpus_in_words(job.resources).replace("GPUs not chosen", "all GPUs")
+    from cosmos_reason.jobs import run_size  # which only a launch that is written out needs
+
+    gib, of_node = run_size.node_gib(launch), []
+    if gib:
+        of_node.append(f"needs about {gib} GiB of memory")
     if job.platform == "slurm":
         flags = list(takewhile(lambda word: word.startswith("--"), job.command[1:]))
-        asked = " ".join(word for word in flags if not word.startswith(NOT_ASKED_OF_SLURM))
-        if "--mem=" not in " ".join(flags):
-            asked += "; memory: the partition's default, or --memory SIZE"
+        told = [flag for flag in flags if not flag.startswith(NOT_ASKED_OF_SLURM)]
+        asked = " ".join(told)
+        unset = []
+        if not any(flag.startswith(("--cpus-per-task=", "--exclusive")) for flag in told):
+            unset.append("--cpus (one, or the partition's)")
+        if not any(flag.startswith("--mem=") for flag in told):
+            unset.append("--mem (the partition's default holds)")
+        if unset:
+            of_node.append(f"unset: {', '.join(unset)}")
     elif job.platform == "kubernetes":
         count = job.resources["gpus_per_node"]
         asked = f"{job.resources['nodes']} pod(s) of {count or 'no'} GPUs"
@@ -71,6 +82,7 @@ def of_rendered(job: Job, launch: Launch) -> str:
     apart = [path for path in written if not Path(path).is_relative_to(job.folder)]
     rows = {
         "asks for": asked,
+        "a node": "; ".join(of_node),
         "image": job.image,
         "runs": f"{job.action} with {job.engine}, "
         + spec_in_words.with_batch(launch.case, launch.gpu_ids != [] and not launch.endpoint),

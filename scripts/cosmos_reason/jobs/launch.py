@@ -213,7 +213,7 @@ def carry(
             told = [one for one in found if one.id == UNKNOWN]
             lines = [line for one in told for line in one.data["lines"]] + lines
             found = [one for one in found if one not in told] + launch.site.unknown(lines)
-        carried.write(job, spec, launch.site, output, host_user, name, found, launch.inputs)
+        carried.write(job, spec, launch, output, host_user, name, found)
     return job, found
 
 

@@ -20,9 +20,9 @@ from cosmos_reason.checkpoints import conversion, run_outputs
 from cosmos_reason.data import json_stream
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.estimate.gpu_memory import geometry
+from cosmos_reason.jobs import run_size
 from cosmos_reason.jobs.platforms.machines import unseen_paths
 from cosmos_reason.jobs.platforms.preflight import Preflight
-from cosmos_reason.preflight.memory import kept_checkpoints
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.remote.machine import Place
 from cosmos_reason.rules import models
@@ -184,7 +184,7 @@ class FileSystem:
 def disks(preflight: Preflight) -> Iterator[Finding]:
     """free space for checkpoints, downloads and --min-free-disk-gb, added up per file system;
     outputs can be written"""
-    kept, each = kept_checkpoints(preflight.case) if preflight.case else (0, 0.0)
+    kept, each = run_size.kept_checkpoints(preflight.case) if preflight.case else (0, 0.0)
     # Needs are added up per file system: two folders on one disk share its room.
     file_systems: dict[str, FileSystem] = {}
     needs = []

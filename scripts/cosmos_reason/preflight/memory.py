@@ -1,4 +1,4 @@
-"""What a run will take: memory of one GPU and of a node, steps, hours, checkpoints on the disk."""
+"""Whether a run fits: memory of one GPU and of a node, steps, hours."""
 
 from __future__ import annotations
 
@@ -12,40 +12,24 @@ from pathlib import Path
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import safetensors_files
-from cosmos_reason.estimate import gpu_memory, host_memory, record_tokens
-from cosmos_reason.estimate.host_memory import Node
+from cosmos_reason.estimate import gpu_memory, host_memory
+from cosmos_reason.jobs import run_size
 from cosmos_reason.jobs.platforms import gates
 from cosmos_reason.jobs.platforms.gpus import Gpu
 from cosmos_reason.jobs.platforms.preflight import SCHEDULED, Preflight
 from cosmos_reason.jobs.platforms.slurm.partitions import megabytes
+from cosmos_reason.jobs.run_size import OPTIONS, SAVE_MODE, Sample
 from cosmos_reason.media import files, sampling
-from cosmos_reason.remote import model_names
 from cosmos_reason.rules import vision
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import LOADERS
-from cosmos_reason.rules.lengths import fewer_batches, loader_gib
+from cosmos_reason.rules.lengths import fewer_batches
 from cosmos_reason.spec import actions
 
 QUESTION_TOKENS = 500  # of a record that nobody has seen
 UNREADABLE_CLIP_TOKENS = 4096
-SPARE = 1.2  # of a checkpoint's size
 USABLE = 0.9  # part of a machine's memory
-SAVE_MODE = "train.ckpt.save_mode"
-OPTIONS = "custom.transformers_engine."
 KIB_PER_GIB = 2**20
 RULE_OF_THUMB = "GPUs (rule of thumb for full fine-tuning of 8B models)"
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """Tokens of the longest sample, `total` with what is generated for it. `measured`: of the data,
-    else of a clip that was assumed."""
-
-    total: int
-    vision: int
-    longest_text: int
-    measured: bool
 
 
 def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
@@ -55,20 +39,15 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
     has_records = case.facts and case.facts["records"]
     if has_records and not case.tokens:
         return  # impossible options of sampling: a rule of the spec says so
-    generated = case("rollout.max_response_length") if case.action == "grpo" else 0
-    if case.tokens:
-        longest = max(case.tokens, key=lambda one: one.total)
-        longest_text = max(one.text for one in case.tokens)
-        total = longest.total + generated
-        sample = Sample(total, longest.vision, longest_text, measured=True)
-    else:  # a clip is assumed
+    sample = run_size.longest(case)
+    if sample is None:  # a clip is assumed
         try:
             seen = assumed_vision_tokens(case)
         except sampling.ImpossibleOptions:
             return  # a rule of the spec says so
-        total = seen + QUESTION_TOKENS + generated
+        total = seen + QUESTION_TOKENS + run_size.generated_tokens(case)
         sample = Sample(total, seen, QUESTION_TOKENS, measured=False)
-    plan = gpu_memory.of_spec(case, sample.total, sample.vision, sample.longest_text)
+    plan = run_size.of_sample(case, sample)
     if plan is None:
         message = f"got {case.model}, whose widths are not known here, so memory is not predicted"
         key = case.params["model"]
@@ -189,26 +168,6 @@ def _token_pixels(case: Case) -> int:
     return 0 if all(sizes) else case.token_side**2
 
 
-def kept_checkpoints(case: Case) -> tuple[int, float]:
-    """Return (how many checkpoints are there at a time, GiB of one): what is resumed from and the
-    exported model, with some to spare. The best is kept, and a new one is whole before the oldest
-    goes."""
-    if case.action not in actions.TRAINING or not case("train.ckpt.enable_checkpoint"):
-        return 0, 0.0
-    plan = gpu_memory.of_spec(case, 1, 1, 1)
-    if plan is None:
-        return 0, 0.0
-    kept = case("train.ckpt.max_keep")
-    least = 2 if case("validation.enable") else 1
-    most = max(kept, least) + 1 if kept > 0 else math.inf
-    if case.steps and case.save_interval:
-        most = min(most, max(1, math.ceil(case.steps / case.save_interval)))
-    elif most == math.inf:
-        most = least + 1
-    exported = plan.trained * (4 if plan.lora_rank else 2)
-    return most, (gpu_memory.saved_state(plan) + exported) * SPARE / gpu_memory.GIB
-
-
 # -- the host ---------------------------------------------------------------------------------
 
 
@@ -218,7 +177,8 @@ def host_memory_findings(preflight: Preflight, plan: gpu_memory.Plan) -> Iterato
     case = preflight.case
     terms = {}
     if case.action in actions.TRAINING:
-        terms = host_memory.terms(plan, node_of(preflight))
+        node = run_size.node_of(case, preflight.gpus_per_node, preflight.platform, preflight.site)
+        terms = host_memory.terms(plan, node)
     needed = sum(terms.values())
     host = {"host_gib": round(needed, 1), "host_terms": terms}
     preflight.result["prediction"] = preflight.result["prediction"] | host
@@ -247,47 +207,6 @@ def host_memory_findings(preflight: Preflight, plan: gpu_memory.Plan) -> Iterato
     if not fix and terms.get("the model while it is exported") and not plan.lora_rank:
         message += "; adapters (--tuning lora) are exported without the model"
     yield report("PRE-HOST-MEMORY", "host memory", message, fix)
-
-
-def node_of(preflight: Preflight) -> Node:
-    """Return what the training of a launch runs on each of its nodes."""
-    case, processes = preflight.case, preflight.gpus_per_node
-    saves = case("train.ckpt.enable_checkpoint")
-    in_background = case.cosmos and saves and case(SAVE_MODE) == "async"
-    if case.action != "train":
-        return Node(processes, in_background=in_background)
-    if case.cosmos:
-        ready = loader_gib(case) * processes
-        return Node(processes, case(LOADERS), ready, in_background=in_background)
-    readers, ready = case(LOADERS), loader_gib(case)
-    site = preflight.site
-    count = site.get("cpus") if site else os.cpu_count() or 1
-    if preflight.platform == "local" and count:
-        cores = max(1, count // processes)
-        ready *= min(1, cores / max(1, readers))
-        readers = min(readers, cores)
-    frames_gib = math.inf  # of all records, decoded; those of a validation are not known
-    if case.tokens and not case("validation.enable"):
-        tokens = sum(one.vision for one in case.tokens)
-        frames = model_names.known_family(case.model).frames_per_token
-        frames_gib = (
-            tokens * record_tokens.frame_bytes(case.token_side // 2, frames) / gpu_memory.GIB
-        )
-    # Weights that are stored in another precision than the training wants are copied once, but for
-    # bfloat16, from which the embedded engine widens them on the GPU.
-    wanted = "BF16" if case("policy.lora") or case("train.master_dtype") == "bfloat16" else "F32"
-    stored = {}
-    if Path(case.model).is_dir():
-        stored, _ = safetensors_files.read_folder(Path(case.model))
-    return Node(
-        processes,
-        readers,
-        ready=ready * processes,
-        frames=min(case(OPTIONS + "frame_cache_gib"), frames_gib),
-        features=case(OPTIONS + "feature_cache_gib"),
-        is_copied=not {tensor.dtype for tensor in stored.values()} <= {"BF16", wanted},
-        saves=saves,
-    )
 
 
 def _memory_of_machine(preflight: Preflight) -> float | None:
