@@ -4,6 +4,7 @@
 #   environment    a file of the shell with the job's variables, and container_env, their names
 #   meet           how several nodes meet (torchrun, cosmos-rl); empty for one node
 #   programs       the folder of this file
+#   unseen         what to say of a path that a node does not have, for printf
 #   modules        environment modules that the job loads
 #   needed         paths that each node has to have, each behind its flag of `test`
 #   patience       seconds for which a node waits for them
@@ -12,8 +13,6 @@
 #   action, new, outputs    of a folder that plan --output wrote, whose run gets its id here
 # and the program with its arguments as the script's own.
 IFS= read -r -d '' node <"$programs/slurm_node.sh" || :  # all of it
-unseen='error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what the '
-unseen=$unseen'login node has there: use storage that the nodes share\n'
 note() { printf '%s\n' "$2" >"$job/.$1" && mv "$job/.$1" "$job/$1"; }
 end() { note slurm.ended "$1"; exit "$1"; }
 # With nothing in it srun would do nothing, and say 0.

@@ -86,7 +86,7 @@ def write_spec(path: Path, job: Job, inside: dict, beside: str) -> None:
 def spec_name(job: Job) -> str:
     """Return the file in the job's folder that its program reads: of a folder that is carried
     elsewhere spec.toml, which Docker's run.sh copies."""
-    is_as_written = "carried" in job.options and job.platform != "docker"
+    is_as_written = job.is_carried and job.platform != "docker"
     return record.SPEC if is_as_written else record.CONTAINER_SPEC
 
 
@@ -119,7 +119,7 @@ def _image_facts(job: Job) -> dict:
 def values(job: Job) -> dict[str, str]:
     """Return the variables of a container that are no secrets."""
     user = os.environ.get("USER") or f"uid{os.getuid()}"
-    if "carried" in job.options:
+    if job.is_carried:
         user = "user"  # nothing of this machine goes elsewhere
     found = {"USER": user, "LOGNAME": user, "PYTHONUNBUFFERED": "1"}
     found |= engines.environment(job)
@@ -136,7 +136,7 @@ def values(job: Job) -> dict[str, str]:
 def passed(job: Job, spec: dict) -> list[str]:
     """Return names of the variables with a value here that the container gets. The image is
     somebody else's program: it gets what it may need and what was asked for by name."""
-    if "carried" in job.options:  # what the submitting shell there has is not known here
+    if job.is_carried:  # what the submitting shell there has is not known here
         return list(dict.fromkeys([*CREDENTIALS, *job.options.get("env", [])]))
     names = sorted(name for name in os.environ if PASSED_VARIABLES.fullmatch(name))
     names += job.options.get("env", [])

@@ -109,7 +109,7 @@ def words_on_host(job: Job, spec: dict) -> list[str]:
     this, or with that of the environment that a site names."""
     python, program = sys.executable, own_program(job.engine)
     there = place(job).get("environment")
-    if there or "carried" in job.options:
+    if there or job.is_carried:
         before = f"{there}/bin/" if there else ""
         python, program = f"{before}python3", f"{before}{program}"
     elif program:
@@ -133,7 +133,7 @@ def environment_on_host(job: Job, program: str) -> dict[str, str]:
     gpu_ids = job.resources["gpu_ids"]
     if gpu_ids is not None:  # they count as in nvidia-smi, and CUDA by itself counts otherwise
         added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
-    if own_program(job.engine) and "carried" not in job.options and os.path.isabs(program):
+    if own_program(job.engine) and not job.is_carried and os.path.isabs(program):
         added |= cosmos_environment.added(Path(program).parent)
     return added
 

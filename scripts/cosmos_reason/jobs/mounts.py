@@ -39,7 +39,7 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     it could not show."""
     named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
     programs = {engines.programs(job)}
-    if job.platform == "docker" and "carried" in job.options:
+    if job.platform == "docker" and job.is_carried:
         programs = set()  # run.sh mounts its own copy
     own = visible(set(reward_files.files(spec)))
     script = Path(job.options.get("entry_script", ""))
@@ -63,7 +63,7 @@ def hub_cache(job: Job) -> Path | None:
     here."""
     options = job.options
     cache = Path(os.path.abspath(hub.cache()))
-    if "carried" in options:
+    if job.is_carried:
         return None
     if job.platform == "docker":
         is_seen = options["docker_host"].startswith("unix:")

@@ -344,7 +344,7 @@ OF_KUBERNETES = [*ONLY_KUBERNETES, "context"]
 # The record keeps what only Kubernetes takes as a table of its own: it is asked for as a whole.
 RECORDED = [name for name, said in FLAGGED.items() if said["recorded"]]
 RECORDED = [name for name in RECORDED if name not in OF_KUBERNETES]
-RECORDED += ["carried", "place", "slurm_host"]
+RECORDED += ["place", "slurm_host"]  # `carried` is there as the place that it is carried to
 
 
 # What is true of one place only: a retry elsewhere does not take it along.

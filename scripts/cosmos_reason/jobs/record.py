@@ -153,6 +153,12 @@ class Job:
         return not self.has_ended and END_SEEN in self.platform_ref
 
     @property
+    def is_carried(self) -> bool:
+        """Return whether it is written out for a place that is not asked from here: its options
+        then tell of that place, as `carried`."""
+        return "carried" in self.options
+
+    @property
     def spec_path(self) -> Path:
         """Return the job's own copy of the spec."""
         return Path(self.spec["path"])

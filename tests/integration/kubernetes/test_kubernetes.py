@@ -290,13 +290,13 @@ def test_a_complete_job_whose_pods_were_removed_is_complete(site):
 # -- what is asked beforehand ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("denied", "named"),
-    [({"create jobs"}, "create jobs"), ({"get jobs", "list pods"}, "get jobs, list pods")],
-)
-def test_rights_that_are_missing_are_named(site, denied, named):
-    site.api.denied = denied
-    assert f"no right to {named}" in site.refused()["JOB-K8S-FORBIDDEN"].message
+def test_rights_that_are_missing_are_told_in_the_cluster_s_words(site):
+    site.api.denied = {"create jobs"}
+    assert "cannot create resource" in site.refused()["JOB-K8S-FORBIDDEN"].message
+    site.api.denied = {"get jobs"}
+    with pytest.raises(Failure, match="JOB-K8S-FORBIDDEN"):
+        launch.submit(site.request())
+    assert not jobs.folders(site.jobs)
 
 
 def test_a_quota_that_is_used_up_is_told_before_submission(site):
@@ -405,19 +405,6 @@ def test_a_claim_that_may_not_be_looked_at_is_left_to_the_cluster(site):
     assert [(one.severity, one.where) for one in found if one.id == "JOB-K8S-UNTRIED"] == [
         ("warning", "--volume")
     ]
-
-
-@pytest.mark.parametrize(
-    ("secret", "id", "words"),
-    [
-        (None, "JOB-K8S-MISSING", '"registry" not found'),
-        ({"type": "Opaque"}, "JOB-K8S-PULL-SECRET", "secret registry of type Opaque"),
-    ],
-)
-def test_a_pull_secret_that_is_none(client, site, secret, id, words):
-    site.api.registries = {"registry": secret} if secret else {}
-    found = site.refused(kubernetes={"pull_secret": "registry"})
-    assert set(found) == {id} and words in found[id].message
 
 
 # -- a pod that looks before the job is recorded -----------------------------------------------

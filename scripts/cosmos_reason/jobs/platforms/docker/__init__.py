@@ -119,7 +119,7 @@ def prepare(job: Job, spec: dict) -> Job:
     the image."""
     host = job.options.get("docker_host") or DEFAULT_HOST
     facts = {}
-    if job.options.get("carried"):
+    if job.is_carried:
         facts = CARRIED_TO
     else:
         with contextlib.suppress(Failure):  # while planning; to act, check() has asked already

@@ -25,7 +25,6 @@ from cosmos_reason.base.findings import (
     Failure,
     Finding,
     error,
-    has_errors,
     say,
     warning,
 )
@@ -77,8 +76,8 @@ def check_words(launch: Launch) -> list[Finding]:
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Return whether the cluster answers, has what the job needs and lets this account make it;
-    nothing is made there."""
+    """Return whether the cluster answers, has what it would let a job wait for without end, and
+    takes one like it from this account; nothing is made there."""
     if launch.carried:
         return []
     needed = launch.needed_gpus
@@ -86,24 +85,14 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         target = _target(launch.kubernetes)
         count, gpus = nodes.layout(launch)
         found = needs.version_findings(target.get("/version"), count)
-        rights = [(verb, "batch", "jobs") for verb in ("create", "get", "delete", "update")]
-        rights.append(("list", "", "pods"))
-        if count > 1:
-            rights.append(("create", "", "services"))
-        if launch.env or any(map(containers.PASSED_VARIABLES.fullmatch, os.environ)):
-            rights.append(("create", "", "secrets"))
-        found += needs.rights_findings(target, rights)
-        if has_errors(found):
-            return found
         others = partial(nodes.others, (launch.action, launch.engine, launch.platform), needed)
         wanted = needs.wish(launch.kubernetes, count, gpus)
         found += needs.capacity_findings(target, wanted, others)
         found += needs.quota_findings(target, wanted)
         claims = options.claims(launch.kubernetes, [launch.jobs_dir])
         found += needs.claim_findings(target, claims, count)
-        found += needs.pull_secret_findings(target, launch.kubernetes.get("pull_secret"))
-        # The cluster's own checks of a pod and a Job like ours (server-side dry run): quotas,
-        # limits, policies.
+        # The cluster's own checks of a pod and a Job like ours (server-side dry run): rights,
+        # quotas, limits, policies.
         probe = Work(
             name="tao-probe",
             image=launch.image or images.default(launch.engine),
@@ -143,7 +132,7 @@ def prepare(job: Job, spec: dict) -> Job:
     """Return the job with its command. Raises Failure (exit 1) for paths that no volume holds."""
     asked = dict(job.options.get("kubernetes", {}))
     with contextlib.suppress(Failure):  # while planning; to act, check() has asked already
-        if "carried" not in job.options:
+        if not job.is_carried:
             target = _target(asked)
             asked |= {"context": target.context, "namespace": target.namespace}
     count = job.resources["nodes"]
@@ -164,7 +153,7 @@ def prepare(job: Job, spec: dict) -> Job:
         words.append(f"{copy}{word.removeprefix(ours)}" if is_ours else word)
     if count > 1:
         words = ["python3", _own_program(job, STARTER), job.job_id, str(count), *words]
-    begins = ["--begins", job.action] if "carried" in job.options else []
+    begins = ["--begins", job.action] if job.is_carried else []
     words = ["python3", _own_program(job, KEEPER), mounts.inside(job.folder), *begins, *words]
     return replace(job, command=words)
 
@@ -244,16 +233,16 @@ def _work(job: Job, spec: dict) -> Work:
         name=job.job_id,
         image=job.image,
         words=job.command,
-        environment={} if "carried" in job.options else environment(job, spec),
+        environment={} if job.is_carried else environment(job, spec),
         secret_variables=containers.passed(job, spec),
         working_dir=mounts.inside(job.folder),
         volumes=volumes,
         writable=writable,
         looked_for=looked_for,
-        user=None if "carried" in job.options else _user(),
+        user=None if job.is_carried else _user(),
         nodes=job.resources["nodes"],
         gpus=job.resources["gpus_per_node"],
-        secret_may_lack="carried" in job.options,
+        secret_may_lack=job.is_carried,
     )
     return _with_options(work, asked, job.options.get("cpus"), job.options.get("memory"))
 

@@ -1,5 +1,6 @@
-"""What a job needs of a cluster, asked before it is made there: rights, nodes, claims, the secret
-of a registry, and whether pods see what it reads and may write where it writes."""
+"""What a job needs of a cluster, and the cluster would let it wait for without end: nodes, room in
+quotas, claims; and whether pods see what it reads and may write where it writes. What the API
+server refuses by itself it is left to say."""
 
 from __future__ import annotations
 
@@ -27,7 +28,6 @@ UNTRIED = "JOB-K8S-UNTRIED"
 # Ways to mount a claim that more than one node may use, and those that may be written in.
 OF_MANY_NODES = ("ReadWriteMany", "ReadOnlyMany")
 WRITTEN = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
-REGISTRY_SECRETS = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
 UNPLACED_ONCE = "FailedScheduling"
 KEEPS_PODS_OUT = ("NoSchedule", "NoExecute")
 PATIENCE = 60  # seconds until nobody looks: the image may have to be pulled
@@ -57,30 +57,6 @@ def _number(written: object) -> int:
     """Return the number in "27" or "27+", as some servers say it; 0 for none."""
     digits = re.match(r"\d+", str(written))
     return int(digits[0]) if digits else 0
-
-
-def rights_findings(target: Cluster, wanted: list[tuple[str, str, str]]) -> list[Finding]:
-    """Return an error that names what the account may not do of what is wanted: (verb, group of the
-    API, resource)."""
-    denied = []
-    for verb, group, resource in wanted:
-        kind, _, part = resource.partition("/")
-        attributes = {"namespace": target.namespace, "verb": verb, "group": group, "resource": kind}
-        if part:
-            attributes["subresource"] = part
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        if not target.create(path, review).get("status", {}).get("allowed"):
-            denied.append(f"{verb} {resource}")
-    if not denied:
-        return []
-    message = f"got no right to {', '.join(denied)}, expected it in namespace {target.namespace}"
-    fix = f"kubectl --namespace {target.namespace} auth can-i --list"
-    return [error(FORBIDDEN, target.namespace, message, fix)]
 
 
 # -- nodes -------------------------------------------------------------------------------------
@@ -262,20 +238,6 @@ def unfit(name: str, claim: dict, is_written: bool, nodes: int) -> list[Finding]
     else:
         return []
     return [error("JOB-K8S-CLAIM", "--volume", message, f"kubectl get pvc {name}")]
-
-
-def pull_secret_findings(target: Cluster, name: str | None) -> list[Finding]:
-    """Return a pod is started without a pull secret that is not there, and then waits for its
-    image."""
-    if not name:
-        return []
-    secret, finding = _named(target, "secrets", name, "--pull-secret")
-    if finding:
-        return [finding]
-    if secret.get("type") in REGISTRY_SECRETS:
-        return []
-    message = f"got secret {name} of type {secret.get('type')}, expected {REGISTRY_SECRETS[0]}"
-    return [error("JOB-K8S-PULL-SECRET", "--pull-secret", message, "kubectl get secrets")]
 
 
 def _named(target: Cluster, kind: str, name: str, flag: str) -> tuple[dict, Finding | None]:

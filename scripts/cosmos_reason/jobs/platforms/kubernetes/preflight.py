@@ -1,4 +1,5 @@
-"""Whether a Kubernetes cluster can run the job: rights, what the job names, allocatable GPUs."""
+"""Whether a Kubernetes cluster can run the job: what the job names, allocatable GPUs, and what the
+cluster itself has against a Job like it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ OWN_IDS = {
 
 
 def check(preflight: Preflight) -> Iterator[Finding]:
-    """rights, version, namespace, pull secret, storage class, claims, allocatable GPUs"""
+    """version, namespace, pull secret, storage class, claims, allocatable GPUs, a dry run"""
     if not shutil.which("kubectl"):
         message = f"got no kubectl here; how to install it: {kubectl.INSTALL}"
         yield findings.error("PRE-TOOL-MISSING", "kubectl", message)
@@ -38,8 +39,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         return
     try:
         target = kubectl.cluster(asked.kubernetes.get("namespace"))
-        found = needs.rights_findings(target, [("create", "batch", "jobs")])
-        found += needs.version_findings(target.get("/version"), preflight.nodes)
+        found = needs.version_findings(target.get("/version"), preflight.nodes)
         place = f"/api/v1/namespaces/{target.namespace}"
         found += _named_object(target, place, "--namespace")
         if asked.pull_secret:

@@ -142,7 +142,7 @@ def prepare(job: Job, spec: dict) -> Job:
     """Return the sbatch command, the program at its end."""
     image = job.image or images.default(job.engine)
     job = replace(job, image=image)
-    where = None if "carried" in job.options else cluster.host(job.options.get("slurm_host"))
+    where = None if job.is_carried else cluster.host(job.options.get("slurm_host"))
     if where and not where.is_here:
         job = replace(job, options=job.options | {"slurm_host": where.name})
     if job.image is None:
@@ -194,7 +194,7 @@ def _flags(job: Job) -> list[str]:
         minutes = partitions.UNLIMITED
         if options.get("time_limit"):
             minutes = partitions.minutes(options["time_limit"])
-        elif "carried" not in options:
+        elif not job.is_carried:
             rows = partitions.latest(cluster.host(options.get("slurm_host")))
             name = partitions.wanted(rows, options.get("partition"))
             minutes = partitions.default_minutes(rows, name)
@@ -227,7 +227,7 @@ def write(folder: Path, job: Job, spec: dict, directives: list[str] | None = Non
         job = job if directives else containers.write(folder, job, spec)
         values = containers.values(job)
     # By its id the processes of a run are found, and results tell whose they are.
-    if "carried" not in job.options:  # else the run gets its id when it starts
+    if not job.is_carried:  # else the run gets its id when it starts
         values |= {MARK: job.job_id}
     script.write(folder, job, spec, values, paths.needed(job), directives)
     return job

@@ -40,12 +40,9 @@ needed=({needed}) patience={patience}
 srun=({srun})
 action={action}
 {carried}programs={programs}
-. "$programs/slurm_job.sh" || {{
-  printf 'error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, ' \
-    "$programs" "$SLURMD_NODENAME" >&2
-  echo 'expected the skill: use storage that the nodes share' >&2
-  exit 1
-}}
+unseen='error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what the '
+unseen=$unseen'login node has there: use storage that the nodes share\n'
+. "$programs/slurm_job.sh" || {{ printf "$unseen" "$programs" "$SLURMD_NODENAME" >&2; exit 1; }}
 """
 CARRIED = """new=({new}) outputs=({outputs})
 set -- {program}
@@ -132,13 +129,13 @@ def enroot_name(image: str) -> str:
 def environment_of(job: Job) -> str:
     """Return where the job's folder has its variables: carried elsewhere they are no secrets, and
     lie with what nobody has to read."""
-    return f"skill/{ENVIRONMENT}" if "carried" in job.options else ENVIRONMENT
+    return f"skill/{ENVIRONMENT}" if job.is_carried else ENVIRONMENT
 
 
 def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
     """Return a file of the shell that sets the job's variables. `values` are those that every such
     job gets; of this machine's it gets what it needs, and what was asked for by name."""
-    is_carried = "carried" in job.options
+    is_carried = job.is_carried
     names = containers.passed(job, spec)
     found = values
     if not is_carried:  # else secrets come with the submitting shell, by name
