@@ -42,7 +42,8 @@ def on_a_node(job, *words, first=""):
 
 def unseen():
     """What a job says of a path that is not there."""
-    read = f'. <(grep ^unseen= {PROGRAMS}/slurm_job.sh); printf %s "$unseen"'
+    lines = [line for line in slurm_script.TEXT.splitlines() if line.startswith("unseen=")]
+    read = "\n".join([*lines, 'printf %s "$unseen"'])
     return subprocess.run(["bash", "-c", read], capture_output=True, text=True, check=True).stdout
 
 
