@@ -50,15 +50,22 @@ def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
     assert pod["initContainers"][0]["command"][-2:] == ["-e", "/data/$$x"]
 
 
-def test_where_pods_may_run_and_what_they_get():
-    toleration = {"key": "team", "operator": "Exists"}
-    more = {"pull_secret": "ngc", "node_selector": {"pool": "x"}, "tolerations": [toleration]}
-    spec = manifests.job(work(**more))["spec"]
-    assert spec["ttlSecondsAfterFinished"] == 7 * 24 * 3600
-    pod = spec["template"]["spec"]
-    assert {"name": "shm", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]
-    assert pod["imagePullSecrets"] == [{"name": "ngc"}]
-    assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "x"}, [toleration])
+def test_what_the_flags_say_stands_in_the_manifest(site):
+    asked = {"volume": [f"claim:{site.root}"], "node_selector": ["pool=gpu"]}
+    asked |= {"toleration": ["gpu=yes:NoSchedule"], "pull_secret": "ngc"}
+    fields = {"platform": "kubernetes", "image": "image:1", "memory": "64G", "cpus": 7}
+    job, found = launch.plan(site.request(**fields, kubernetes=asked))
+    assert job, found
+    (made,) = yaml.safe_load_all(kubernetes.manifest(job, document.load(site.root / "train.toml")))
+    assert made["spec"]["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+    assert pod["imagePullSecrets"] == [{"name": "ngc"}] and pod["nodeSelector"] == {"pool": "gpu"}
+    toleration = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    assert pod["tolerations"] == [toleration]
+    limits = {"cpu": "7", "memory": "64Gi", "nvidia.com/gpu": 1}
+    assert container["resources"] == {"limits": limits, "requests": limits}
 
 
 def test_labels_and_other_names_of_gpus():

@@ -307,18 +307,20 @@ def test_kubernetes_with_captured_answers(tools):
     nodes = json.dumps({"items": [node("8"), *unready]})
     version = json.dumps({"major": "1", "minor": "23+"})
     noise = "echo 'E1123 00:00:00.0 7 memcache.go:265] no discovery' >&2"
-    missing = not_found('secrets "ngc"')
     cases = f"*/nodes*) echo '{nodes}';; */version*) echo '{version}';; "
-    cases += f"*/secrets/ngc*) {noise}; {missing};; *) echo '{{}}';;"
+    for part, name in (("secrets/ngc", 'secrets "ngc"'), ("storageclasses/fast", 'classes "fast"')):
+        cases += f"*/{part}*) {noise}; {not_found(name)};; "
+    cases += "*) echo '{}';;"
     tools("kubectl", script=kubectl_script(cases))
-    document, found = preflight_json(
-        "--platform kubernetes --pull-secret ngc --nodes 2 --path train=/data"
-    )
+    line = "--platform kubernetes --nodes 2 --path train=/data"
+    document, found = preflight_json(f"{line} --pull-secret ngc")
     assert document["result"]["kubernetes"] == {"nodes": 1, "gpus": [8]}
     assert "expected 2" in found["PRE-K8S-GPUS"]["message"]
     assert found["PRE-PATH-UNSEEN"]["severity"] == "warning"
     missing = found["PRE-K8S-MISSING"]
     assert missing["message"] == 'got secrets "ngc" not found, expected it in the cluster'
+    _, lacks_class = preflight_json(f"{line} --storage-class fast")
+    assert lacks_class["PRE-K8S-MISSING"]["where"] == "--storage-class"
     assert "got a server of version 1.23, expected 1.24" in found["JOB-K8S-VERSION"]["message"]
     tools("kubectl", script=kubectl_script("*/nodes*) exit 1;; *) echo '{}';;"))
     for more, severity in ((" --gpu-min-count 8", "error"), ("", "warning")):

@@ -275,9 +275,10 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
     below_here = {there: line for there, line in copied.items() if " /" not in line}
     kept, gib = run_size.kept_checkpoints(launch.case)
     lines = []
+    told = [*below_here, *(site.models if site else ())]
     for path in dict.fromkeys(_inputs(job, {})):
-        comes = any(there == path or path.startswith(f"{there}/") for there in below_here)
-        lines += [] if comes else [f"- expected there: {path}"]
+        is_told = any(there == path or path.startswith(f"{there}/") for there in told)
+        lines += [] if is_told else [f"- expected there: {path}"]
     if job.image:
         lines.append(f"- image {job.image}")
         if site and site.is_offline and job.platform == "docker":

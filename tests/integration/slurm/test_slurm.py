@@ -172,22 +172,6 @@ def test_what_the_cluster_refuses_is_recorded(site, monkeypatch):
     assert job.state == "ERROR" and "SLURM refused the job" in job.reason
 
 
-@pytest.mark.parametrize(
-    ("fields", "id"),
-    [
-        ({"partition": "gpus"}, "JOB-SLURM-REFUSED"),
-        ({"partition": "closed"}, "PRE-SLURM-DOWN"),
-        ({"time_limit": "2:00:00"}, "PRE-SLURM-TIME"),
-        ({"cpus": 9}, "PRE-SLURM-CPUS"),
-    ],
-)
-def test_one_finding_before_anything_is_recorded(site, fields, id):
-    site.does()
-    job, found = launch.submit(request(site, **fields))
-    assert job is None and [one.id for one in found if one.severity == "error"] == [id]
-    assert not site.jobs.exists()
-
-
 def test_paths_that_a_node_does_not_have_are_told_before_the_start(site, slurm, monkeypatch):
     monkeypatch.setattr(slurm_paths, "NODE_SECONDS", 60)
     monkeypatch.setattr(slurm_paths, "LIMIT", HANG)
@@ -529,17 +513,6 @@ def test_awkward_names_reach_the_program_as_data(site, tmp_path, monkeypatch):
 
 
 VALUES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=60)
-
-
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-@given(st.lists(VALUES, min_size=20, max_size=40))
-def test_any_words_reach_the_program_as_they_are(site, values):
-    site.monkeypatch.setenv("ODD", values[0] or "x")
-    site.runs([*stand_in(site, {}), *values])
-    folder = submitted(site, env=["ODD"])
-    ended(folder, HANG)
-    assert seen(folder)["arguments"][3:] == values
-    assert seen(folder)["environment"]["ODD"] == (values[0] or "x")
 
 
 NAMES = st.text(

@@ -248,19 +248,6 @@ def test_a_job_is_begun_anew_only_where_that_was_asked_for(site, accounting_clus
     assert not (folder / slurm_script.ENVIRONMENT).exists()
 
 
-def test_a_job_that_slurm_holds_is_told_as_held(site, accounting_cluster):
-    site.does(steps=600, pause=1, total=600, model="")
-    folder = submitted(site, requeue=True)
-    waited(folder, is_running)
-    slurm_id = platforms.refresh(folder).platform_ref["slurm_job_id"]
-    done = accounting_cluster.call("scontrol", "requeuehold", slurm_id)
-    assert not done.returncode, done.stderr
-    waited(folder, lambda job: "SLURM holds it" in job.reason)
-    told = platforms.refresh(folder)
-    assert told.state == "PENDING" and told.reason.endswith(f"scontrol release {slurm_id}")
-    assert platforms.stop(folder, grace=1).state == "CANCELED"
-
-
 def test_an_accepted_account_and_quality_of_service_are_accounted(site, accounting_cluster):
     site.does()
     job = ended(submitted(site, account="team", qos="high"), HANG)
@@ -279,22 +266,3 @@ def test_one_that_is_not_ours_is_told_before_anything_is_recorded(site, fields):
     (told,) = [one for one in found if one.severity == "error"]
     assert job is None and told.id == "JOB-SLURM-REFUSED" and "Invalid" in told.message
     assert not site.jobs.exists()
-
-
-def test_what_the_cluster_forgot_its_accounts_know(site, accounting_cluster, monkeypatch):
-    site.does(exit=3, model="")
-    failed = submitted(site)
-    site.does(steps=600, pause=1, total=600, model="")
-    canceled = submitted(site)
-    assert ended(failed, HANG).exit_code == 3
-    waited(canceled, is_running)
-    platforms.stop(canceled, grace=0)
-    monkeypatch.setattr(slurm_cluster, "_queue", lambda *_, **__: {})
-    told = {}
-    for folder in (failed, canceled):
-        job = jobs.Job.load(folder)
-        seen = slurm_cluster._accounted(Host(), folder.name, job.created_at)
-        assert seen.slurm_id == job.platform_ref["slurm_job_id"]
-        told[folder] = (seen.state, seen.exit_code)
-    assert told == {failed: ("FAILED", 3), canceled: ("CANCELLED", None)}
-    assert slurm_cluster.find(Host(), "train-none-such", job.created_at) is None
