@@ -134,7 +134,7 @@ def write(
         else:
             (work / "manifests").mkdir()
             files.write_text(work / "manifests" / start, kubernetes.manifest(job, spec))
-            variables = kubernetes.environment(job, spec).items()
+            variables = containers.written_down(job, spec).items()
             _write_environment(work, [f"{key}={value}" for key, value in variables])
         page = _readme(work, job, launch, output, title, start)
         warned = [one for one in found if one.severity == findings.WARNING]

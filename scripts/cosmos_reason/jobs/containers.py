@@ -133,6 +133,13 @@ def values(job: Job) -> dict[str, str]:
     return found
 
 
+def written_down(job: Job, spec: dict) -> dict[str, str]:
+    """Return the variables whose values may stand in a command or a file: all but those that are
+    passed by name."""
+    names = passed(job, spec)
+    return {name: value for name, value in values(job).items() if name not in names}
+
+
 def passed(job: Job, spec: dict) -> list[str]:
     """Return names of the variables with a value here that the container gets. The image is
     somebody else's program: it gets what it may need and what was asked for by name."""

@@ -155,11 +155,9 @@ def _run_flags(job: Job, spec: dict, facts: dict) -> list[str]:
         flags += ["--network", job.options["network"]]
     flags += ["--workdir", mounts.inside(job.folder), *mounts.flags(job, spec)]
     # Of secrets the names alone: docker takes their values from the environment of its caller.
-    passed = containers.passed(job, spec)
-    for name, value in containers.values(job).items():
-        if name not in passed:
-            flags += ["--env", f"{name}={value}"]
-    for name in passed:
+    for name, value in containers.written_down(job, spec).items():
+        flags += ["--env", f"{name}={value}"]
+    for name in containers.passed(job, spec):
         flags += ["--env", name]
     return flags
 

@@ -209,13 +209,6 @@ def manifest(job: Job, spec: dict) -> str:
     return manifests.shown(_work(job, spec))
 
 
-def environment(job: Job, spec: dict) -> dict[str, str]:
-    """Return the variables of a pod that are no secrets: a manifest that is carried leaves them to
-    the folder, from which keep_log.py reads them."""
-    passed = containers.passed(job, spec)
-    return {name: value for name, value in containers.values(job).items() if name not in passed}
-
-
 def write(folder: Path, job: Job, spec: dict) -> Job:
     files.write_text(folder / MANIFEST, manifest(job, spec))
     if _skill(job) == job.folder / SKILL:
@@ -233,7 +226,8 @@ def _work(job: Job, spec: dict) -> Work:
         name=job.job_id,
         image=job.image,
         words=job.command,
-        environment={} if job.is_carried else environment(job, spec),
+        # What is carried has them in its folder, from which keep_log.py reads them.
+        environment={} if job.is_carried else containers.written_down(job, spec),
         secret_variables=containers.passed(job, spec),
         working_dir=mounts.inside(job.folder),
         volumes=volumes,

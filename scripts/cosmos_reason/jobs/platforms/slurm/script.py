@@ -41,7 +41,7 @@ srun=({srun})
 action={action}
 {carried}programs={programs}
 unseen='error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what the '
-unseen=$unseen'login node has there: use storage that the nodes share\n'
+unseen=$unseen'login node has there: use storage that the nodes share\\n'
 . "$programs/slurm_job.sh" || {{ printf "$unseen" "$programs" "$SLURMD_NODENAME" >&2; exit 1; }}
 """
 CARRIED = """new=({new}) outputs=({outputs})
