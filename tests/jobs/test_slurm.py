@@ -136,25 +136,6 @@ def test_without_a_cluster_a_plan_warns_and_a_submit_ends(site, monkeypatch):
 
 
 @pytest.mark.parametrize("act", [launch.plan, launch.submit])
-@pytest.mark.parametrize(
-    ("fields", "id", "fix"),
-    [
-        ({"gres": "gpu:a100"}, "PRE-SLURM-GRES", {}),  # another GPU is another run
-        ({"gres": "gpu:99"}, "PRE-SLURM-GRES", {}),
-        ({"time_limit": "0"}, "PRE-SLURM-TIME", {"--time-limit": 240}),
-        ({"time_limit": "0-0"}, "PRE-SLURM-TIME", {"--time-limit": 240}),
-    ],
-)
-def test_what_the_partition_does_not_have_is_one_finding(site, monkeypatch, act, fields, id, fix):
-    Cluster(monkeypatch)
-    site.does()
-    job, found = act(site.request(platform="slurm", **fields))
-    wrong = [one for one in found if one.severity == "error"]
-    assert job is None and [one.id for one in wrong] == [id] and wrong[0].fix.flags == fix
-    assert not site.jobs.exists()
-
-
-@pytest.mark.parametrize("act", [launch.plan, launch.submit])
 @pytest.mark.parametrize("asked", [{"engine": "tao"}, {"image": "/images/x.sqsh"}])
 def test_containers_need_pyxis(site, monkeypatch, act, asked):
     Cluster(monkeypatch, has_pyxis=False)

@@ -114,18 +114,6 @@ def test_a_type_that_no_node_has_is_one_finding_and_no_other_is_proposed(gres, p
     assert ("L40S, a100" if partition == "gpu" else "none has one") in told.message
 
 
-@pytest.mark.parametrize(
-    ("fields", "id"),
-    [
-        ({"cpus": 65}, "PRE-SLURM-CPUS"),
-        ({"cpus": 64, "memory": "500G"}, None),
-        ({"memory": "much"}, None),  # a word that is none is the launch's to refuse
-    ],
-)
-def test_cpus_and_memory_are_those_of_the_launch(fields, id):
-    assert [one.id for one in objections(**fields)] == [id] * (id is not None)
-
-
 @pytest.mark.parametrize("written", ["0", "0:00", "0-0", "infinite"])
 def test_no_limit_is_more_than_a_partition_allows(written):
     (told,) = objections(time_limit=written)
