@@ -660,10 +660,15 @@ def test_a_copy_of_what_has_the_same_path_there_is_offered(place, platform):
     site = describe(place, platform, paths={str(place.root): str(place.root)})
     words = ["plan", "train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
     done = here("launch_job.py", place, *words, "--output", "out")
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("- where it lacks")]
+    (line,) = [line for line in done.stdout.splitlines() if "rsync -aLR" in line]
     named = [str(place.root / name) for name in ("a.json", "media", "model")]
-    assert {*named} <= {*line.split()} and "`rsync -aLR " in line and " HOST:/`   # 0.0 MiB" in line
-    assert "where it lacks" not in text_of(place.root / "out")["README.md"]
+    assert line.startswith("    rsync -aLR ") and {*named} <= {*line.split()}
+    assert line.endswith(" HOST:/   # 0.0 MiB, where it lacks them")
+    page = text_of(place.root / "out")["README.md"]
+    for path in named:
+        told = f"- expected there: {path}\n"
+        assert told in page and told not in done.stdout
+    assert "rsync -aLR" not in page
 
 
 def test_the_memory_of_a_node_is_told_where_the_data_were_read(place):

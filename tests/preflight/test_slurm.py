@@ -111,7 +111,7 @@ def test_a_job_for_the_cpu_asks_a_partition_for_no_gpus():
 def test_a_type_that_no_node_has_is_one_finding_and_no_other_is_proposed(gres, partition):
     (told,) = objections(gres, 8, partition=partition)
     assert told.id == "PRE-SLURM-GRES" and not told.fix
-    assert ("L40S, a100" if partition == "gpu" else "none has one") in told.message
+    assert ("L40S, a100" if partition == "gpu" else "none is named") in told.message
 
 
 @pytest.mark.parametrize("written", ["0", "0:00", "0-0", "infinite"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from dataclasses import replace
@@ -216,15 +217,18 @@ def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
     page = files.read_text(output / "README.md")
     steps = page.partition("not run there yet. ")[2].partition(KNOWN)[0]
     steps = re.sub(r"\n- image \S+(?=\n|$)", "", steps)  # which is said above
-    more = [(there, line) for there, line in copies(inputs, site).items() if line not in page]
-    for there, line in more:
-        steps = steps.replace(f"\n- expected there: {there}", "", 1)
+    more = {there: line for there, line in copies(inputs, site).items() if line not in page}
+    expected = re.findall("^- expected there: (.*)$", steps, re.M)
+    same = [path for path in expected if path not in more and os.path.exists(path)]
+    for path in (*more, *same):
+        steps = steps.replace(f"\n- expected there: {path}\n", "\n", 1)
+    lines = [*more.values()]
+    tops = [Path(path) for path in same if not {*map(str, Path(path).parents)} & {*same}]
+    if tops:
+        told = shlex.join(["rsync", "-aLR", *map(str, tops), "HOST:/"])
+        lines.append(f"{told}   # {sum(map(_mib, tops)):.1f} MiB, where it lacks them")
+    for line in lines:
         steps = steps.replace("\n    ", f"\n    {line}\n    ", 1)
-    same = [Path(there) for there in re.findall("^- expected there: (.*)$", steps, re.M)]
-    here = [path for path in same if path.exists() and not {*path.parents} & {*same}]
-    if here:
-        told = shlex.join(["rsync", "-aLR", *map(str, here), "HOST:/"])
-        steps += f"- where it lacks them: `{told}`   # {sum(map(_mib, here)):.1f} MiB"
     return "c" + steps.replace("\n\n", "\n").strip().removeprefix("C")
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cosmos_reason.base.findings import Finding, did_you_mean, error, warning
+from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs.options import Options
 from cosmos_reason.remote.machine import Host
@@ -170,15 +170,10 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
         message = f"got {wish.time_limit}{means}, expected at most {most} minutes (the partition's "
         fix = Fix(flags={"--time-limit": most})
         yield error("PRE-SLURM-TIME", "--time-limit", f"{message}limit)", fix)
-    if wish.counted_gpus and wish.kind and not most_gpus(mine, name, wish.kind):
-        kinds = sorted({kind for row in mine for kind in row.gpus_by_type if kind})
-        message = f"got {wish.gres}, expected a GPU type (GRES) of the nodes in {name}: "
-        message += ", ".join(kinds) or "none has one"
-        message += did_you_mean(wish.kind.lower(), [kind.lower() for kind in kinds])
-        yield error("PRE-SLURM-GRES", "--gres", message)
-        return
-    if wish.counted_gpus and not most_gpus(mine, name):
-        message = f"got no node with GPUs (GRES) in {name}, expected {wish.gpus} on each"
+    gpus = wish.counted_gpus
+    kind = wish.kind if gpus else ""
+    if gpus and not most_gpus(mine, name):
+        message = f"got no node with GPUs (GRES) in {name}, expected {gpus} on each"
         having = [row for row in rows if row.is_up and row.gpus()]
         fix = Fix()
         if having:  # another partition has some
@@ -187,13 +182,15 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
             message += "; where SLURM does not count GPUs, --gres none does not ask for them"
         yield error("PRE-SLURM-GRES", name, message, fix)
         return
-    gpus = wish.counted_gpus
-    kind = wish.kind if gpus else ""
     fitting = [row for row in mine if row.gpus(kind) >= gpus]
     if not fitting:
         what = f"{kind} GPUs" if kind else "GPUs"
         message = f"got nodes with up to {most_gpus(mine, name, kind)} {what} (GRES) in {name}, "
-        yield error("PRE-SLURM-GRES", name, f"{message}expected {gpus}", others)
+        message += f"expected {gpus}"
+        if kind:
+            types = sorted({one for row in mine for one in row.gpus_by_type if one})
+            message += f"; types there: {', '.join(types) or 'none is named'}"
+        yield error("PRE-SLURM-GRES", name, message, others)
     candidates = fitting or mine
     cpus = max(row.cpus for row in candidates)
     if wish.cpus and wish.cpus > cpus:  # such a job SLURM takes, and lets it wait without end
