@@ -184,13 +184,14 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
         return
     fitting = [row for row in mine if row.gpus(kind) >= gpus]
     if not fitting:
-        what = f"{kind} GPUs" if kind else "GPUs"
-        message = f"got nodes with up to {most_gpus(mine, name, kind)} {what} (GRES) in {name}, "
+        largest, what = most_gpus(mine, name, kind), f"{kind} GPUs" if kind else "GPUs"
+        message = f"got nodes with up to {largest} {what} (GRES) in {name}, "
         message += f"expected {gpus}"
         if kind:
             types = sorted({one for row in mine for one in row.gpus_by_type if one})
             message += f"; types there: {', '.join(types) or 'none is named'}"
-        yield error("PRE-SLURM-GRES", name, message, others)
+        # A GPU of another type is another run, which is the user's to choose.
+        yield error("PRE-SLURM-GRES", name, message, others if largest else "")
     candidates = fitting or mine
     cpus = max(row.cpus for row in candidates)
     if wish.cpus and wish.cpus > cpus:  # such a job SLURM takes, and lets it wait without end
