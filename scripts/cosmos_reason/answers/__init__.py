@@ -219,10 +219,11 @@ def _read_text(response: str) -> Reading:
 def question_type(question: str, gt: str) -> str:
     """Return one of TYPES, from the ground truth and what the question asks for; never `label`,
     which only a whole set can show. A ground truth whose form nothing declares is text."""
-    texts: tuple[str, ...] = ()
     # A lone letter up to H answers a choice whatever its options are; F may be "false".
-    is_letter = len(gt) == 1 and gt in "ABCDEGH"
-    if not is_letter and (not question.isascii() or _SECOND_OPTION.search(question)):
+    if len(gt) == 1 and gt in "ABCDEGH":
+        return "mcq"
+    texts: tuple[str, ...] = ()
+    if not question.isascii() or _SECOND_OPTION.search(question):
         texts = tuple(options(question).values())
     if texts and read(gt, options_vocabulary(texts)).answer:
         return "mcq"

@@ -264,18 +264,12 @@ _ELLIPSES = {
 }
 _VERBS = "(?:is|are|was|were|do|does|did|has|have|had|can|will)"
 _THAT = r"(?:(?:yes|no),? |indeed,? )?(?:it|he|she|they|there|this|that|I)"
-_ALONE = {
-    "no": re.compile(
-        rf"(?:{_ELLIPSES['no']}|{_THAT} (?:{_VERBS}(?: not|n['’]t)|can(?:no|['’])t|won['’]t)"
-        r"(?: indeed)?)[.!]?",
-        re.I,
-    ),
-    "yes": re.compile(
-        rf"(?:{_ELLIPSES['yes']}|{_THAT} (?:indeed |certainly |definitely )?{_VERBS}(?: indeed)?)"
-        r"[.!]?",
-        re.I,
-    ),
-}
+_ALONE = re.compile(
+    rf"(?:(?P<no>{_ELLIPSES['no']}|{_THAT} (?:{_VERBS}(?: not|n['’]t)|can(?:no|['’])t|won['’]t)"
+    rf"(?: indeed)?)|(?P<yes>{_ELLIPSES['yes']}"
+    rf"|{_THAT} (?:indeed |certainly |definitely )?{_VERBS}(?: indeed)?))[.!]?",
+    re.I,
+)
 LONGEST_ELLIPSIS = 60  # characters
 _SUBJECT = re.compile(r" (?:it|he|she|they|there|this|that|the|I)\b")
 _OF_A_NUMBER = re.compile(r"\.? ?\d")  # "No. 5"
@@ -305,7 +299,8 @@ class Truths(Vocabulary):
         """Return what "It is.", "They don't", "Absolutely" and "Not at all" say."""
         if len(text) > LONGEST_ELLIPSIS:
             return None
-        return next((truth for truth, said in _ALONE.items() if said.fullmatch(text)), None)
+        found = _ALONE.fullmatch(text)
+        return found.lastgroup if found else None
 
 
 DIRECTION = Directions()

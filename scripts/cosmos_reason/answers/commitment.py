@@ -542,7 +542,10 @@ def _is_void(sentence: str, start: int, end: int, leads: bool = False) -> bool:
 
 def _is_undone_later(later: str, value: str, vocabulary: Vocabulary) -> bool:
     """Return whether what is said after an answer takes it back, or keeps another one open."""
-    return any(_undoes(later[slice(*span)], value, vocabulary) for span in sentences(later))
+    # Most answers end their response.
+    return bool(later) and any(
+        _undoes(later[slice(*span)], value, vocabulary) for span in sentences(later)
+    )
 
 
 @lru_cache(maxsize=1 << 12)

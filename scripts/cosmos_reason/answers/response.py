@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from cosmos_reason.answers.words import composed
@@ -26,6 +27,7 @@ _ENCLOSED = re.compile(
     r"|-?[\w.%]{1,40}(?=\s*[,}\n]))|(?P<cut>))",
     re.I,
 )
+_MAY_ENCLOSE = re.compile("[<\"'[]|\\\\boxed")
 _UNMARKED = re.compile(r"[A-Za-z0-9,.:;!?()/%+-]*(?: [A-Za-z0-9,.:;!?()/%+-]+)*")
 _MARKUP = re.compile(
     r"</?(?:b|i|s|em|strong|p|br) ?/?>|<\|[\w-]{1,30}\|>|\\(?:text|mathrm|textbf)\b|\\[()\[\] ,;]"
@@ -82,6 +84,7 @@ def outside_thinking(response: str) -> str:
     return _element_at_end(response) or ("" if is_open else said_before)
 
 
+@lru_cache(maxsize=1 << 12)  # the answers of an evaluation repeat
 def reasoning(response: str) -> str | None:
     """Return what a response thinks before it answers, without the tags; None when it does not."""
     said = outside_thinking(response)
@@ -112,7 +115,7 @@ def shortened(said: str) -> str:
 def enclosures(said: str) -> list[Enclosed]:
     """Return what answer tags, \\boxed and JSON fields enclose, from left to right; those within an
     answer tag are left to the reading of its content."""
-    if not any(sign in said for sign in ("<", "\\boxed", '"', "'", "[")):
+    if not _MAY_ENCLOSE.search(said):
         return []
     found: list[Enclosed] = []
     at = 0

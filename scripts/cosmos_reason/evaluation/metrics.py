@@ -168,21 +168,23 @@ def confusions(
     """Return {type: {question: how often (expected class, given class) occurred}} of the closed
     types. Types `apart` have a table for each question, and choices are called by their texts; of
     other types all rows are in one table, under an empty question."""
-    # Rows that differ in nothing that is counted are named once.
-    alike = Counter()
-    for row in rows:
-        kind = row.type
-        if kind in CLOSED_TYPES and row.expected is not None:
-            # What is no answer gets a column of its own, so that recall counts it as a miss and
-            # no class as a prediction.
-            given = NO_ANSWERS.get(row.outcome)
-            question = row.question if kind in apart else ""
-            alike[kind, question, row.expected, given or row.answer, given is not None] += 1
     tables = defaultdict(lambda: defaultdict(Counter))
-    for (kind, question, expected, given, is_none), count in alike.items():
-        texts = options(question) if kind == CHOICES else {}
-        said = given if is_none else texts.get(given) or given
-        tables[kind][cluster(question)][texts.get(expected) or expected, said] += count
+    # A question is read once for all of its rows: a million rows have few questions.
+    known: dict[tuple[str, str], tuple[Counter, dict[str, str]]] = {}
+    for row in rows:
+        kind, expected = row.type, row.expected
+        if kind not in CLOSED_TYPES or expected is None:
+            continue
+        counted = known.get((kind, row.question))
+        if counted is None:
+            question = cluster(row.question) if kind in apart else ""
+            texts = options(row.question) if kind == CHOICES else {}
+            counted = known[kind, row.question] = tables[kind][question], texts
+        counts, texts = counted
+        # What is no answer gets a column of its own, so that recall counts it as a miss and no
+        # class as a prediction.
+        given = NO_ANSWERS.get(row.outcome) or row.answer
+        counts[texts.get(expected) or expected, texts.get(given) or given] += 1
     return tables
 
 
@@ -268,7 +270,8 @@ def template_reasoning(rows: Sequence[Row]) -> dict | None:
         thought = reasoning(row.response or "") if row.correct else None
         if thought:
             thoughts[fold(thought)] += 1
-            asked.add((row.media or row.video_id, row.question))
+            if len(asked) < TEMPLATE_ROWS:
+                asked.add((row.media or row.video_id, row.question))
     if len(asked) < TEMPLATE_ROWS:
         return None
     text, count = thoughts.most_common(1)[0]
