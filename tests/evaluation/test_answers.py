@@ -74,6 +74,7 @@ def test_an_offer_instead_of_an_answer_takes_it_back(response, answer):
     assert read("ask", "yes", response).answer == answer
 
 
+HELMETS = "How many people wear helmets?"
 CHOICE = "Which tool?\n(A) hammer\n(B) saw\n(C) drill"
 
 
@@ -92,6 +93,10 @@ CHOICE = "Which tool?\n(A) hammer\n(B) saw\n(C) drill"
         ("Does it stop?", "no", "The wheels turn all the time. So, no.", "no"),
         ("Does it stop?", "no", "The wheels turn. So no car stops.", None),
         ("How many cars are there?", "2", "The answer is 2: one red, one blue.", "2"),
+        (HELMETS, "3", "The answer is 3 people, two men and a woman.", "3"),
+        (HELMETS, "3", "The answer is 3 people, 4 people.", None),
+        (HELMETS, "3", "The answer is 3, 4 would be too many.", None),
+        ("How long does it take?", "5 s", "The time is 5 seconds, 6 seconds.", None),
         ("Which way does it go?", "right", "Right! Let me analyze the clip.", None),
         ("Which way does it go?", "right", "Right! I'll review the frames.", None),
     ],
@@ -213,7 +218,6 @@ def test_what_does_not_commit_is_unread(question, gt, response):
 
 
 WEATHER, COLOUR = "What is the weather?", "What color is the light behind the white truck?"
-HELMETS = "How many people wear helmets?"
 LABELS = {
     WEATHER: ("rain", "snow"),
     COLOUR: ("red", "green"),
@@ -332,6 +336,7 @@ def test_whole_responses_that_say_yes_or_no_without_the_word(response, answer):
         ("turn", "A", "Правильный ответ: A", "A"),
         ("turn", "A", "Đáp án là A.", "A"),
         ("The score, 1 to 5?", "4", "I would rate it 4.", "4"),
+        ("How long does it take?", "5 s", "The time is 5 s.", "5 s"),
         ("True or false: it stops.", "false", "The statement is false.", "no"),
     ],
 )

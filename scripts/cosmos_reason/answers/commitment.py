@@ -22,6 +22,7 @@ from cosmos_reason.answers.choices import (
     Truths,
     Vocabulary,
 )
+from cosmos_reason.answers.quantities import Numbers
 from cosmos_reason.answers.response import (
     Enclosed,
     enclosures,
@@ -94,7 +95,7 @@ _NOUN = (
 )
 _IS = r"(?:is|are|was|(?:would|should|must|will|has to|seems to|appears to) be)"
 _MEASURE = (
-    r"(?:final(?: answer)?|(?:score|rating|count|direction|distance|(?:total )?number)"
+    r"(?:final(?: answer)?|(?:score|rating|count|direction|distance|time|(?:total )?number)"
     r"(?: (?:of|between|from|to) [\w ]{1,60}?)?|(?:in )?total)"
 )
 _PHRASE = re.compile(
@@ -586,6 +587,8 @@ def _is_followed_by_another(value: str, after: str, vocabulary: Vocabulary) -> b
     if mark is None:
         return False
     rest = after[mark.end() :].strip()
+    if isinstance(vocabulary, Numbers) and vocabulary.counts_another(rest):
+        return False  # "3 people, two men and a woman"
     for said in (rest, rest.partition(" ")[0]):  # "A, B and C": no mark follows B
         answer = vocabulary.begin(said) if said else None
         if answer:

@@ -211,6 +211,18 @@ class Numbers(Vocabulary):
             return f"{value} {text[end:]}", end
         return f"{value.normalize() + 0:f} {_unit(named) or named.lower()}".rstrip(), end
 
+    def counts_another(self, text: str) -> bool:
+        """Return whether a text begins with a number of something that the question does not
+        count."""
+        match = _NUMBER.match(text)
+        noun = _BEHIND.match(text, match.start("tail")) if match and match["tail"] else None
+        return (
+            noun is not None
+            and not _unit(noun[1])
+            and noun[1].lower() not in _NO_VALUE
+            and singular(noun[1]) not in self.known
+        )
+
     def _value(self, match: re.Match) -> Decimal | None:
         if match["spelled"]:
             value = _spelled(match["spelled"])
