@@ -143,7 +143,8 @@ def _loading(dataset: Survey, spec: dict, engine: str, vision_tokens: int) -> di
     model = spec["policy"]["model_name_or_path"]
     patch = sampling.patch_size(model)
     frames = model_names.known_family(model).frames_per_token
-    ready = record_tokens.loader_bytes(spec["train"], vision_tokens, patch, frames)
+    value = partial(document.get, spec)
+    ready = record_tokens.loader_bytes(value, vision_tokens, patch, frames)
     return {
         "steps_per_epoch": by_gpus,
         "prefetch_bytes_per_rank": ready,

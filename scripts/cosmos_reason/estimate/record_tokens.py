@@ -30,7 +30,7 @@ from cosmos_reason.media.sampling import (
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions
 from cosmos_reason.spec.document import get, set_value
-from cosmos_reason.spec.keys import RESPONSE_MODE
+from cosmos_reason.spec.keys import BATCH, RESPONSE_MODE
 from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
 
 if TYPE_CHECKING:
@@ -209,16 +209,15 @@ def room(action: str, value: Callable[[str], Any]) -> Room:
     return Room(key, value(key), value(generated) if generated else 0)
 
 
-def loader_bytes(train: dict, vision_tokens: int, patch: int, frames: int = FRAME_FACTOR) -> int:
+def loader_bytes(
+    value: Callable[[str], Any], vision_tokens: int, patch: int, frames: int = FRAME_FACTOR
+) -> int:
     """Return host memory of the batches that the loaders of one rank hold ready, when every sample
-    has so many vision tokens, each of `frames` frames. `train` is a complete spec's table of that
-    name."""
-    policy = train["train_policy"]
-    batches = policy["dataloader_num_workers"] * (
-        policy["dataloader_prefetch_factor"] or TORCH_PREFETCH
-    )
+    has so many vision tokens, each of `frames` frames. `value` gives those of a spec's keys."""
+    ahead = value("train.train_policy.dataloader_prefetch_factor") or TORCH_PREFETCH
+    batches = value("train.train_policy.dataloader_num_workers") * ahead
     per_token = frames * (2 * patch) ** 2 * PIXEL_BYTES
-    return batches * train["train_batch_per_replica"] * vision_tokens * per_token
+    return batches * value(BATCH) * vision_tokens * per_token
 
 
 def frame_bytes(patch: int, frames: int = FRAME_FACTOR) -> int:

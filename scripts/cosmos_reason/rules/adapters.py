@@ -11,7 +11,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import TRAINING, Case, Rule
 from cosmos_reason.rules.keys import GRID
-from cosmos_reason.rules.layout import MOVED, moved_to_shards
+from cosmos_reason.rules.layout import moved_to_shards
 from cosmos_reason.spec.keys import BASE_PRECISION
 from cosmos_reason.spec.values import shown
 
@@ -62,28 +62,28 @@ RULES = (
     # The trainer's config class takes one of the two, and ends with both.
     Rule(
         "SPEC-FREEZE", ERROR, TRAINING, TRAIN, "freeze_pattern is written too; keep one",
-        lambda case: case(FREEZE) and case(TRAIN), reads=(FREEZE,), fix=Fix(changes={TRAIN: None}),
+        lambda case: case(FREEZE) and case(TRAIN), fix=Fix(changes={TRAIN: None}),
     ),
     Rule(
         "SPEC-FEATURES-TRAINED", ERROR, "train", FEATURES,
         "features are kept of a vision tower that is frozen, and all weights are trained",
         lambda case: not case("policy.lora") and not case(FREEZE) and not case(TRAIN)
         and case(FEATURES),
-        reads=("policy.lora", FREEZE, TRAIN), fix=0,
+        fix=0,
     ),
     Rule(
         "SPEC-FP8-FULL", ERROR, "train", BASE_PRECISION,
         "a base is frozen under adapters only (--tuning lora), and all weights are trained",
         lambda case: case(BASE_PRECISION) == "fp8" and case.is_read(BASE_PRECISION)
         and not case("policy.lora"),
-        reads=("policy.lora",), fix=Fix(changes={BASE_PRECISION: None}),
+        fix=Fix(changes={BASE_PRECISION: None}),
     ),
     Rule(
         "SPEC-FP8-BASE", ERROR, "train", BASE_PRECISION, "the model is quantized already",
         lambda case: case(BASE_PRECISION) == "fp8" and bool(
             model_names.read_table(Path(case.model) / "config.json").get("quantization_config")
         ),
-        reads=("{model}",), fix=Fix(changes={BASE_PRECISION: None}),
+        fix=Fix(changes={BASE_PRECISION: None}),
     ),
     *(
         Rule(
@@ -100,7 +100,7 @@ RULES = (
         lambda case: isinstance(targets(case), list) and ", ".join(
             shown(entry) for entry in targets(case) if not is_part_of_a_layer(case, entry)
         ),
-        reads=("policy.lora", "{model}"), fix=lambda case: [
+        fix=lambda case: [
             entry for entry in targets(case) if is_part_of_a_layer(case, entry)
         ] or "all-linear",
     ),
@@ -108,16 +108,16 @@ RULES = (
         "SPEC-LORA-MERGE", INFO, TRAINING, "policy.lora.target_modules",
         "vLLM loads no adapter on these layers; serve the merged model (select_checkpoint.py "
         "--merge makes it)",
-        adapters_to_be_merged, reads=("policy.lora",),
+        adapters_to_be_merged,
     ),
     Rule(
         "SPEC-LORA-GRPO-TP", ERROR, "grpo", GRID + "tp_size", "LoRA needs tp_size 1",
         lambda case: case("policy.lora") and case("policy.parallelism.tp_size") > 1,
-        reads=("policy.lora", *MOVED), fix=moved_to_shards("tp_size"),
+        fix=moved_to_shards("tp_size"),
     ),
     Rule(
         "SPEC-LORA-GRPO-COMPILE", ERROR, "grpo", "train.compile", "LoRA needs compile false",
         lambda case: case("policy.lora") and case("train.compile"),
-        reads=("policy.lora",), fix=False,
+        fix=False,
     ),
 )  # fmt: skip

@@ -10,7 +10,6 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,10 +45,27 @@ MODELS = "evaluate inference quantize"
 ANY = f"{TRAINING} {MODELS}"
 
 
+def remembered(compute: Callable[[Case], object]) -> property:
+    """Return a property of a case that is computed once: who reads it has read all keys that it was
+    computed from."""
+
+    def read(case: Case) -> object:
+        if compute not in case.known:
+            outer, case.keys_read = case.keys_read, set()
+            case.known[compute] = compute(case), case.keys_read
+            case.keys_read = outer
+        value, keys = case.known[compute]
+        case.keys_read |= keys
+        return value
+
+    return property(read, doc=compute.__doc__)
+
+
 @dataclass(eq=False)
 class Case(dict):
     """A spec and what is known about where it will run. `case(key)` reads a value by its dotted
-    key, defaults included; None for a key that the action does not have.
+    key, defaults included; None for a key that the action does not have. `keys_read` notes which
+    were read, so that a rule need not say what it looks at.
 
     `facts_path` is the dataset_facts.json of the data that the action reads; `launch` is true when
     it is to start now, and `has_own_data` when a dataset script of somebody's own knows where the
@@ -68,6 +84,8 @@ class Case(dict):
     drafted: Mapping[str, list] = field(default_factory=dict)  # annotation files yet to be written
 
     def __post_init__(self):
+        self.keys_read: set[str] = set()
+        self.known: dict[Callable, tuple[object, set[str]]] = {}  # what is `remembered`
         # Rules read hundreds of values: they stand in one flat dictionary, which `full` is nested.
         self.full = document.with_defaults(self.action, self.written)
         self.update(document.by_key(self.full))
@@ -78,10 +96,12 @@ class Case(dict):
         if self.gpus_per_node and self.action in actions.TRAINING:
             self.gpus = self.gpus_per_node * self.nodes
 
-    # Rules ask for hundreds of values: a call of the case costs what a dictionary's look-up does.
-    __call__ = dict.get
+    def __call__(self, key: str):
+        self.keys_read.add(key)
+        return self.get(key)
 
     def has(self, key: str) -> bool:
+        self.keys_read.add(key)
         return document.get(self.written, key, document.MISSING) is not document.MISSING
 
     @property
@@ -172,11 +192,11 @@ class Case(dict):
         """Return the records of one optimizer step of a training, over all ranks."""
         return self(BATCH) * self.ranks
 
-    @cached_property
+    @remembered
     def facts(self) -> dict | None:
         return read_facts(self.facts_path) if self.facts_path else None
 
-    @cached_property
+    @remembered
     def has_other_facts(self) -> bool:
         """Return whether the facts describe other annotations than the spec names; those that were
         copied or moved since are the same."""
@@ -188,7 +208,7 @@ class Case(dict):
         path = locate(annotations)
         return not path.is_file() or files.sha256(path) != self.facts.get("fingerprint")
 
-    @cached_property
+    @remembered
     def records(self) -> int | None:
         """Return the records of the data that the action reads; None when nobody here can count
         them."""
@@ -206,7 +226,7 @@ class Case(dict):
         # Size and time are part of the question: a file that is edited meanwhile is counted again.
         return _count_records(path, stat.st_size, stat.st_mtime_ns)
 
-    @cached_property
+    @remembered
     def tokens(self) -> list[RecordTokens]:
         return self.tokens_with({})
 
@@ -217,6 +237,7 @@ class Case(dict):
             return []
         from cosmos_reason.estimate import record_tokens
 
+        self.keys_read |= {self.params["vision"], self.params["model"]}
         # The case stays as it is: a fix is only tried here.
         full = copy.deepcopy(self.full)
         document.set_values(full, changes)
@@ -225,7 +246,7 @@ class Case(dict):
         except sampling.ImpossibleOptions:  # which rules of their own tell
             return []
 
-    @cached_property
+    @remembered
     def resumed(self) -> Path | None:
         """Return the complete checkpoint, as far as this machine sees, that the run continues
         from."""
@@ -240,7 +261,7 @@ class Case(dict):
         folder = Path(wanted)
         return folder if run_outputs.is_complete_resume(folder) else None
 
-    @cached_property
+    @remembered
     def finished(self) -> Path | None:
         """Return the model of the run that is to be continued, when no step of that run is left."""
         if not self.resumed:
@@ -259,7 +280,7 @@ class Case(dict):
         then = self._steps_of(config.get("epoch"), config.get("max_num_steps"))
         return min(filter(None, (then, self.steps)), default=None)
 
-    @cached_property
+    @remembered
     def steps_per_epoch(self) -> int | None:
         """Return the steps of an epoch, None when the records are not counted."""
         if self.trained_records is None:
@@ -377,9 +398,9 @@ class Rule:
     those and record ids.
 
     `key` is where the finding points ("{vision}", "{model}", "{base}" and "{adapter}" are the
-    action's own), `reads` are the other keys that the condition and the fix look at: while one of
-    them is invalid, the rule is skipped. `fix` is a `Fix`, or a value for `key`, or a function of
-    the case for one of these; None when nothing is known to help.
+    action's own). While it, or a key that the condition or the fix read, is invalid, nothing is
+    said. `fix` is a `Fix`, or a value for `key`, or a function of the case for one of these; None
+    when nothing is known to help.
     """
 
     id: str
@@ -388,17 +409,4 @@ class Rule:
     key: str
     reason: str
     broken: Callable[[Case], object]
-    reads: tuple[str, ...] = ()
     fix: object = None
-
-    def keys(self, params: dict) -> set[str]:
-        """Return all keys that the rule looks at, for the action with these `spec_params`."""
-        names = named(params)
-        keys = {key.format_map(names) for key in (self.key, *self.reads)}
-        return {key for key in keys if not key.startswith(("--", "{"))}  # no adapter, no {base}
-
-
-def named(params: dict) -> dict[str, str]:
-    """Return what stands for "{model}" and the like in the keys of rules; what an action has none
-    of stays as it is written."""
-    return {name: f"{{{name}}}" for name in ("model", "adapter", "base")} | params

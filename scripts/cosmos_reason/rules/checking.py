@@ -10,7 +10,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import models, placeholders, resuming, shared_data
-from cosmos_reason.rules.case import ASKED, JUDGED, LATER, Case, Rule, named, sound
+from cosmos_reason.rules.case import ASKED, JUDGED, LATER, Case, Rule, sound
 from cosmos_reason.rules.keys import VALIDATE_EPOCHS
 from cosmos_reason.rules.spec_rules import RULES
 from cosmos_reason.spec import actions, document, legal, names, validation
@@ -89,25 +89,26 @@ def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Fin
     """Return the findings of the action's rules, but for rules that look at an invalid key, and for
     those about a key that the engine does not read, which cannot harm."""
     found = []
-    known = named(case.params)
     for rule in RULES:
-        if case.action not in rule.actions.split() or rule.key.format_map(known) in unread:
+        if case.action not in rule.actions.split():
             continue
-        # What follows from a value that is refused is not worth telling.
-        if invalid and any(
-            document.overlap(key, wrong) for key in rule.keys(case.params) for wrong in invalid
-        ):
+        key = rule.key.format_map(case.params)
+        if key in unread:
             continue
+        case.keys_read = {key}
         if detail := rule.broken(case):
-            found.append(told(rule, case, detail))
+            finding = told(rule, key, case, detail)
+            # What follows from a value that is refused is not worth telling.
+            read = case.keys_read if invalid else ()
+            if not any(document.overlap(name, wrong) for name in read for wrong in invalid):
+                found.append(finding)
     return found
 
 
-def told(rule: Rule, case: Case, detail: object) -> f.Finding:
-    """Return the finding of a rule that a case breaks; `detail` is what the rule said of it: words
-    with the numbers, or those and record ids."""
+def told(rule: Rule, key: str, case: Case, detail: object) -> f.Finding:
+    """Return the finding of a rule that a case breaks, at the key it is about; `detail` is what the
+    rule said of it: words with the numbers, or those and record ids."""
     words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
-    key = rule.key.format_map(named(case.params))
     value = case(key)
     if key.startswith("--") and isinstance(words, str):
         got = words

@@ -9,7 +9,6 @@ from pathlib import Path
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.case import TRAINING, Case, Rule
-from cosmos_reason.rules.keys import RESUMED, STEPS
 
 # Where states lie below a step, its run, and the output of runs.
 BELOW = ("policy", "*/policy", "checkpoints/*/policy", "*/checkpoints/*/policy")
@@ -53,14 +52,14 @@ RULES = (
     Rule(
         "SPEC-S3-BUCKET", ERROR, TRAINING, "train.ckpt.s3_bucket", "upload_s3 needs a bucket",
         lambda case: case("train.ckpt.upload_s3") and not case("train.ckpt.s3_bucket"),
-        reads=("train.ckpt.upload_s3",), fix="NAME",
+        fix="NAME",
     ),
     # The trainer's default is the misspelt Comos-Reason1: everybody's runs would share that name.
     Rule(
         "SPEC-HUB-NAME", ERROR, TRAINING, "train.ckpt.hf_repo_name",
         "upload_hf needs a name of your own",
         lambda case: case("train.ckpt.upload_hf") and not case.has("train.ckpt.hf_repo_name"),
-        reads=("train.ckpt.upload_hf",), fix="NAME",
+        fix="NAME",
     ),
     Rule(
         "SPEC-RESUME-FOLDER", ERROR, TRAINING, "train.resume",
@@ -74,21 +73,21 @@ RULES = (
             not output_is_elsewhere(case)
             or f"{case('train.output_dir')} is no folder here; on the machine of the run it may be"
         ),
-        reads=RESUMED, fix=lambda case: None if output_is_elsewhere(case) else False,
+        fix=lambda case: None if output_is_elsewhere(case) else False,
     ),
     Rule(
         "SPEC-RESUME-INCOMPLETE", ERROR, TRAINING, "train.resume",
         "this folder is no complete checkpoint",
         lambda case: isinstance(case("train.resume"), str) and os.path.isdir(case("train.resume"))
         and not wrong_resume_folder(case) and case.resumed is None,
-        reads=RESUMED, fix=True,
+        fix=True,
     ),
     Rule(
         "SPEC-RESUME-DONE", ERROR, TRAINING, "train.resume",
         "this run is finished, no step is left; take its model, "
         "or train on in a new run that starts from it (--model)",
         lambda case: case.finished and f"the model is {case.finished}",
-        reads=(*RESUMED, *STEPS), fix=lambda case: Fix(command=shlex.join(
+        fix=lambda case: Fix(command=shlex.join(
             ["scripts/select_checkpoint.py", str(case.finished.parents[2])]
         )),
     ),
@@ -103,6 +102,6 @@ RULES = (
         "SPEC-RUN-FOLDER", WARNING, TRAINING, "train.timestamp",
         "every start writes into the same folder",
         lambda case: case("train.timestamp") and not case("train.resume"),
-        reads=("train.resume",), fix=Fix(changes={"train.timestamp": None}),
+        fix=Fix(changes={"train.timestamp": None}),
     ),
 )  # fmt: skip

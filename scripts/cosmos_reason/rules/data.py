@@ -16,8 +16,6 @@ from cosmos_reason.rules.keys import (
     PREFETCH,
     SAVE,
     SAVE_EPOCHS,
-    SAVE_INTERVAL,
-    STEPS,
     VALIDATE,
     VALIDATE_EPOCHS,
 )
@@ -131,7 +129,6 @@ RULES = (
         "validation is on without data; "
         "a trainer would split off a tenth of the training data by itself",
         validation_without_data,
-        reads=("validation.enable", SPLIT, *VALIDATION_DATA, TRAIN_ANNOTATIONS, NAME_OF_GUIDES),
         # Where the trainer's own reader would split a share off, the fix says which.
         fix=lambda case: Fix(changes={SPLIT: 0.1})
         if case.cosmos and case(NAME_OF_GUIDES) and not case(TRAIN_ANNOTATIONS)
@@ -141,37 +138,32 @@ RULES = (
         "SPEC-VALIDATION-OFF", WARNING, TRAINING, "validation.enable",
         "validation data is given but not used",
         lambda case: has_validation_data(case) and not case("validation.enable"),
-        reads=VALIDATION_DATA, fix=True,
+        fix=True,
     ),
     Rule(
         "SPEC-VALIDATION-LOSS", WARNING, "train", DROP_LAST,
         "the validation loss leaves out the last batch and is too low",
         lambda case: case.cosmos and case("validation.enable") and case(DROP_LAST)
         and case("validation.batch_size") != 1,
-        reads=("validation.enable", "validation.batch_size"), fix=False,
+        fix=False,
     ),
     Rule(
         "SPEC-ANSWERS-OFF", WARNING, "train", ANSWERED,
         "held-out questions are answered only where validation.enable is true",
         lambda case: case(ANSWERED) and not case("validation.enable"),
-        reads=("validation.enable", BEST_BY, *VALIDATION_DATA), fix=validate_or_ask_nothing,
+        fix=validate_or_ask_nothing,
     ),
     Rule(
         "SPEC-BEST-ANSWERS", ERROR, "train", BEST_BY,
         f"val_accuracy is known only where {ANSWERED} asks for answers",
         lambda case: is_best_by_answers(case) and not case(ANSWERED),
-        reads=(ANSWERED,), fix=Fix(changes={ANSWERED: 64}),
+        fix=Fix(changes={ANSWERED: 64}),
     ),
     # cosmos-rl ranks a save only when a validation ran at that very step.
     Rule(
         "SPEC-BEST", WARNING, TRAINING, VALIDATE,
         "best is found only when every save (save_freq, save_freq_in_epoch) falls on a validation",
-        saves_between_validations,
-        reads=(
-            "validation.enable", VALIDATE_EPOCHS, "train.ckpt.enable_checkpoint", *STEPS,
-            *SAVE_INTERVAL,
-        ),
-        fix=validate_at_saves,
+        saves_between_validations, fix=validate_at_saves,
     ),
     # Its key is a hash of train.train_policy alone, and its entries are numbered: another dataset
     # under the same settings is answered with records of the first.
@@ -183,7 +175,7 @@ RULES = (
     Rule(
         "SPEC-PREFETCH", WARNING, TRAINING, PREFETCH, "needs dataloader_num_workers above 0",
         lambda case: case(PREFETCH) and not case(LOADERS),
-        reads=(LOADERS,), fix=Fix(changes={PREFETCH: None}),
+        fix=Fix(changes={PREFETCH: None}),
     ),
     Rule(
         "SPEC-LOGGER", WARNING, TRAINING, "logging.logger",
@@ -196,8 +188,7 @@ RULES = (
         "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
         "must be known before a launch, unless a dataset script of your own reads other data "
         "(launch_job.py --entry-script FILE)",
-        without_training_data,
-        reads=(OF_GUIDES, NAME_OF_GUIDES), fix=data_of_guides,
+        without_training_data, fix=data_of_guides,
     ),
     Rule(
         "SPEC-REASONING", WARNING, "train", RESPONSE_MODE,
@@ -206,7 +197,7 @@ RULES = (
         and case(RESPONSE_MODE) == "answer" and not case.has_other_facts
         and f"{reasoned} of {case.facts['records']} records have it",
         # cosmos-rl does not apply the key: there the answers of the data have to hold it.
-        reads=(TRAIN_ANNOTATIONS,), fix=lambda case: "think"
+        fix=lambda case: "think"
         if case.engine != "cosmos-rl"
         else Fix(command=shlex.join([
             "scripts/build_dataset.py", case(TRAIN_ANNOTATIONS) or "DIR", "-o", "data-thinking",

@@ -37,9 +37,6 @@ def base_of_adapter_alone(case: Case) -> bool | Fix | None:
     return None
 
 
-CALIBRATED_BY = (quantizing.SCHEME, quantizing.CACHE)
-
-
 def is_calibrated(case: Case) -> bool:
     is_static = case(quantizing.CACHE) == "fp8"
     return is_static or case(quantizing.SCHEME) != quantizing.DATA_FREE
@@ -64,13 +61,13 @@ RULES = (
         "SPEC-SKIP-SAVED", WARNING, "evaluate", "evaluation.skip_saved",
         "each job has a new results folder where results_dir is empty: there is nothing to keep",
         lambda case: case("evaluation.skip_saved") and not case("results_dir"),
-        reads=("results_dir",), fix=Fix(changes={"results_dir": "answers"}),
+        fix=Fix(changes={"results_dir": "answers"}),
     ),
     # Without the flag its folder is opened as a model, which has no config.json.
     Rule(
         "SPEC-ADAPTER-FOLDER", ERROR, MODELS, "{adapter}", "the model folder is a LoRA adapter",
         lambda case: bool(case.adapter_base) and not case(case.params["adapter"]),
-        reads=("{model}", "{base}"), fix=lambda case: Fix(changes={
+        fix=lambda case: Fix(changes={
             case.params["adapter"]: True,
             case.params["base"]: case(case.params["base"]) or case.adapter_base,
         }),
@@ -78,13 +75,13 @@ RULES = (
     Rule(
         "SPEC-ADAPTER-BASE", ERROR, MODELS, "{base}", "enable_lora needs the base model",
         lambda case: case(case.params["adapter"]) and not case(case.params["base"]),
-        reads=("{adapter}",), fix="MODEL",
+        fix="MODEL",
     ),
     Rule(
         "SPEC-ADAPTER-OFF", WARNING, MODELS, "{adapter}",
         "base_model_path is given and not read: an adapter needs true, a whole model has no base",
         lambda case: case(case.params["base"]) and not case(case.params["adapter"]),
-        reads=("{model}", "{base}"), fix=base_of_adapter_alone,
+        fix=base_of_adapter_alone,
     ),
     # An answer is read behind </think>: one that is cut before it is no answer at all.
     Rule(
@@ -92,7 +89,7 @@ RULES = (
         "reasoning answers come last and would be cut",
         lambda case: case("evaluation.answer_type") == "reasoning"
         and case("generation.max_tokens") < 512,
-        reads=("evaluation.answer_type",), fix=1024,
+        fix=1024,
     ),
     # vLLM counts prompt and answer against one length, and no prompt is empty.
     Rule(
@@ -100,13 +97,13 @@ RULES = (
         "must be below model.max_length",
         lambda case: case.engine == "tao"
         and case("generation.max_tokens") >= case("model.max_length"),
-        reads=("model.max_length",), fix=lambda case: case("model.max_length") // 2,
+        fix=lambda case: case("model.max_length") // 2,
     ),
     Rule(
         "SPEC-EVAL-GPUS", ERROR, "evaluate", "num_gpus", "model.tp_size asks for more",
         lambda case: case("model.tp_size") > case("num_gpus")
         and f"tp_size is {case('model.tp_size')}",
-        reads=("model.tp_size",), fix=lambda case: case("model.tp_size"),
+        fix=lambda case: case("model.tp_size"),
     ),
     Rule(
         "SPEC-EVAL-FRAMES", WARNING, "evaluate", "vision.nframes",
@@ -126,12 +123,12 @@ RULES = (
     Rule(
         "SPEC-MEDIA-TYPE", ERROR, "inference", "type", "the name of the media shows another kind",
         lambda case: shown_kind(case) != case("type") and f"media is {case('media')}",
-        reads=("media",), fix=shown_kind,
+        fix=shown_kind,
     ),
     Rule(
         "SPEC-PROMPT", LATER, "inference", "prompt", "must be known before a launch",
         lambda case: not case("prompt").strip() and not case("questions_file"),
-        reads=("questions_file",), fix="TEXT",
+        fix="TEXT",
     ),
     # The scales of all other schemes are measured while records pass through the model.
     Rule(
@@ -139,12 +136,12 @@ RULES = (
         "only FP8_DYNAMIC with a bf16 cache needs no calibration data",
         lambda case: is_calibrated(case) and not case("dataset.annotation_path")
         and not case("dataset.dataset_id"),
-        reads=(*CALIBRATED_BY, "dataset.dataset_id"), fix=Fix(flags={"--train-root": "DIR"}),
+        fix=Fix(flags={"--train-root": "DIR"}),
     ),
     Rule(
         "SPEC-CALIBRATION-FEW", WARNING, "quantize", quantizing.SAMPLES,
         "enough to try it out only",
-        few_samples, reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=lambda case: most
+        few_samples, fix=lambda case: most
         if (most := min(DEFAULT_SAMPLES, case.records or DEFAULT_SAMPLES)) >= FEW_SAMPLES
         else None,
     ),
@@ -154,7 +151,7 @@ RULES = (
         lambda case: (wanted := case(quantizing.SAMPLES)) and is_calibrated(case)
         and wanted > (case.records or 0) >= FEW_SAMPLES
         and f"the data has {case.records} records, so {case.records} are used",
-        reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=lambda case: case.records,
+        fix=lambda case: case.records,
     ),
     # A cut goes through the middle of a clip's tokens, which then match no features; 8 frames of
     # 1080p alone are 2,880 tokens.
@@ -162,6 +159,6 @@ RULES = (
         "SPEC-CALIBRATION-LENGTH", ERROR, "quantize", quantizing.LENGTH,
         "a video record that is cut fails",
         lambda case: reads_records(case) and case(quantizing.LENGTH) < 4096,
-        reads=CALIBRATED_BY, fix=4096,
+        fix=4096,
     ),
 )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cosmos_reason.spec import actions
-from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE, TRAIN_ANNOTATIONS
 
 GRID, ROLLOUT = "policy.parallelism.", "rollout.parallelism."
 SHARD = GRID + "dp_shard_size"
@@ -31,11 +30,6 @@ POLICY_GPUS = tuple(GRID + size for size in POLICY_SIZES)
 ROLLOUT_GPUS = tuple(ROLLOUT + size for size in ROLLOUT_SIZES)
 REPLICAS = GRID + "n_init_replicas"
 RANKS_OF_REPLICA = (SHARD, GRID + "dp_replicate_size")  # the sizes that the embedded engine has
-RANKS = (REPLICAS, *RANKS_OF_REPLICA)
-STEPS_PER_EPOCH = (TRAIN_ANNOTATIONS, RESPONSE_MODE, BATCH, DROP_LAST, *RANKS)
-STEPS = ("train.epoch", "train.max_num_steps", *STEPS_PER_EPOCH)
-SAVE_INTERVAL = (SAVE_EPOCHS, SAVE, *STEPS_PER_EPOCH)
-RESUMED = ("train.resume", "train.output_dir")
 
 
 def exclusive(action: str) -> dict[str, str]:

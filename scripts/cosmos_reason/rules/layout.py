@@ -97,10 +97,6 @@ def moved_to_shards(size: str) -> Callable:
     return fix
 
 
-SIZED = ("policy.lora", "{model}")  # what decides how far a model is sharded
-MOVED = ("{model}", SHARD, GRID + "cp_size", GRID + "pp_size")  # what moved_to_shards reads
-
-
 def moved(case: Case, table: str, first: str, second: str) -> Fix:
     """Return the fix that gives the ranks of one size to another of the same table."""
     sizes = case(table + first) * case(table + second)
@@ -113,7 +109,7 @@ RULES = (
         "SPEC-GPUS", ERROR, "train", SHARD, f"{PRODUCT} must be the number of GPUs",
         lambda case: case.gpus and case.policy_gpus != case.gpus
         and f"layout of {case.policy_gpus}, {case.gpus} GPUs",
-        reads=(*POLICY_GPUS, "mode", *SIZED), fix=shards_for_gpus,
+        fix=shards_for_gpus,
     ),
     Rule(
         "SPEC-GPUS-GRPO", ERROR, "grpo", SHARD,
@@ -121,13 +117,12 @@ RULES = (
         "must not exceed the number of GPUs",
         lambda case: case.gpus and case.needed_gpus > case.gpus
         and f"{case.needed_gpus} needed, {case.gpus} GPUs",
-        reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode", *SIZED), fix=layout_for_gpus,
+        fix=layout_for_gpus,
     ),
     Rule(
         "SPEC-GPUS-IDLE", WARNING, "grpo", SHARD, "some GPUs stay idle",
         lambda case: case.gpus and case.needed_gpus < case.gpus
         and f"{case.needed_gpus} of {case.gpus} GPUs in use",
-        reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"),
     ),
     Rule(
         "SPEC-COLOCATED", ERROR, "grpo", "mode",
@@ -140,7 +135,6 @@ RULES = (
         "SPEC-ROLLOUT-SHARD", ERROR, "grpo", ROLLOUT + "dp_shard_size",
         "rollout engines have no shards: tp_size x pp_size must be their GPUs",
         lambda case: case(ROLLOUT + "dp_shard_size") > 1,
-        reads=(ROLLOUT + "tp_size",),
         fix=lambda case: moved(case, ROLLOUT, "dp_shard_size", "tp_size"),
     ),
     # In float32 weights, gradients and both moments of Adam are 16 bytes a parameter.
@@ -149,7 +143,7 @@ RULES = (
         "full fine-tuning of the 7B and 8B models needs at least 2 GPUs, better 4 of 80 GB",
         lambda case: case.cosmos and case.gpus == 1 and not case("policy.lora")
         and not case.is_small,
-        reads=("policy.lora", "{model}"), fix=Fix(flags={"--tuning": "lora"}),
+        fix=Fix(flags={"--tuning": "lora"}),
     ),
     Rule(
         "SPEC-GPUS-FEW-GRPO", WARNING, "grpo", SHARD,
@@ -157,31 +151,30 @@ RULES = (
         "rollouts; with one each only a miniature was seen to run; colocated_separated shares "
         "one GPU",
         lambda case: case("mode") == "disaggregated" and case.gpus and case.gpus < 4,
-        reads=("mode",),
     ),
     # cosmos-rl's wrapper around a model of transformers asserts cp_size 1, pp_size 1 and no
     # compile, whose default there is true.
     Rule(
         "SPEC-QWEN3-COMPILE", ERROR, TRAINING, "train.compile",
         f"cosmos-rl runs {DEFAULT.title} as a plain Hugging Face model",
-        lambda case: case("train.compile") and case.is_wrapped, reads=("{model}",), fix=False,
+        lambda case: case("train.compile") and case.is_wrapped, fix=False,
     ),
     Rule(
         "SPEC-QWEN3-CONTEXT", ERROR, TRAINING, GRID + "cp_size",
         f"context parallelism does not exist for {DEFAULT.title} models",
         lambda case: case("policy.parallelism.cp_size") > 1 and case.is_wrapped,
-        reads=MOVED, fix=moved_to_shards("cp_size"),
+        fix=moved_to_shards("cp_size"),
     ),
     Rule(
         "SPEC-QWEN3-PIPELINE", ERROR, TRAINING, GRID + "pp_size",
         f"pipeline stages do not exist for {DEFAULT.title} models",
         lambda case: case(STAGES) > 1 and case.is_wrapped,
-        reads=MOVED, fix=moved_to_shards("pp_size"),
+        fix=moved_to_shards("pp_size"),
     ),
     Rule(
         "SPEC-REPLICATE-GRPO", ERROR, "grpo", GRID + "dp_replicate_size",
         "cosmos-rl ends a grpo run with more than 1; n_init_replicas gives as many",
-        lambda case: case(REPLICATED) > 1, reads=(GRID + "n_init_replicas",),
+        lambda case: case(REPLICATED) > 1,
         fix=lambda case: moved(case, GRID, "dp_replicate_size", "n_init_replicas"),
     ),
     # The trainer's words for it are "DDP has not supported > 1D parallelism".
@@ -190,7 +183,6 @@ RULES = (
         "replicas with tp_size above 1 need sharding too",
         lambda case: case(SHARD) <= 1 and case(REPLICATED) > 1 and case(TENSOR) > 1
         and case.is_wrapped,
-        reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"),
         fix=moved_to_shards("tp_size"),
     ),
     # ParallelDims forbids the two together, as it does ep_size with tp_size below.
@@ -198,7 +190,7 @@ RULES = (
         "SPEC-PIPELINE-REPLICATE", ERROR, "train", GRID + "dp_replicate_size",
         "excludes pp_size above 1",
         lambda case: case(STAGES) > 1 and case(REPLICATED) > 1,
-        reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
+        fix=moved_to_shards("dp_replicate_size"),
     ),
     # The trainer checks this and the offload below only where there are stages.
     Rule(
@@ -206,29 +198,29 @@ RULES = (
         "must divide train_batch_per_replica",
         lambda case: case(STAGES) > 1
         and case(BATCH) % case("policy.parallelism.pp_micro_batch_size"),
-        reads=(GRID + "pp_size", BATCH), fix=1,
+        fix=1,
     ),
     Rule(
         "SPEC-PIPELINE-OFFLOAD", ERROR, TRAINING, "train.fsdp_offload",
         "offload and pp_size above 1 exclude each other",
         lambda case: case(STAGES) > 1 and case("train.fsdp_offload"),
-        reads=(GRID + "pp_size",), fix=False,
+        fix=False,
     ),
     Rule(
         "SPEC-PIPELINE-LORA", ERROR, TRAINING, GRID + "pp_size",
         "LoRA models with pipeline stages cannot be exported",
         lambda case: case(STAGES) > 1 and case("policy.lora"),
-        reads=("policy.lora", *MOVED), fix=moved_to_shards("pp_size"),
+        fix=moved_to_shards("pp_size"),
     ),
     Rule(
         "SPEC-EXPERT-TENSOR", ERROR, TRAINING, GRID + "ep_size",
         "ep_size and tp_size exclude each other",
         lambda case: case("policy.parallelism.ep_size") > 1 and case(TENSOR) > 1,
-        reads=(GRID + "tp_size",), fix=1,
+        fix=1,
     ),
     Rule(
         "SPEC-ASYNC-TP", ERROR, TRAINING, "train.async_tp_enabled", "needs train.compile",
         lambda case: case("train.async_tp_enabled") and not case("train.compile"),
-        reads=("train.compile",), fix=False,
+        fix=False,
     ),
 )  # fmt: skip

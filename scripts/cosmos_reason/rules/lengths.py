@@ -6,14 +6,12 @@ from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import TRAINING, Case, Rule
-from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
+from cosmos_reason.rules.evaluation import reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
 from cosmos_reason.spec import actions, quantizing
-from cosmos_reason.spec.keys import BATCH, TRAIN_ANNOTATIONS
 
 DEFAULT_LENGTH = 40960
 LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary
-TOKENS = ("{vision}", "{model}")  # what the tokens of a record depend on
 
 
 def too_long(case: Case):
@@ -60,7 +58,7 @@ def loader_gib(case: Case) -> float:
     most = max(record.vision for record in case.tokens)
     frames = model_names.known_family(case.model).frames_per_token
     patch = case.token_side // 2
-    return record_tokens.loader_bytes(case.full["train"], most, patch, frames) / 2**30
+    return record_tokens.loader_bytes(case, most, patch, frames) / 2**30
 
 
 def fewer_batches(case: Case) -> Fix:
@@ -105,53 +103,50 @@ RULES = (
         "SPEC-LENGTH-SAMPLE", ERROR, TRAINING, "policy.model_max_length",
         "a record that does not fit, in grpo with rollout.max_response_length, ends the run; "
         "frames and pixels (total_pixels, min_pixels) make its length",
-        too_long,
-        reads=(*TOKENS, "rollout.max_response_length"), fix=longer_max_length,
+        too_long, fix=longer_max_length,
     ),
     # vLLM: "decoder prompt is longer than the maximum model length".
     Rule(
         "SPEC-LENGTH-ANSWER", ERROR, "evaluate", "model.max_length", "prompt and answer must fit",
         lambda case: case.engine == "tao" and too_long(case),
-        reads=(*TOKENS, "generation.max_tokens"), fix=longer_max_length,
+        fix=longer_max_length,
     ),
     Rule(
         "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", quantizing.LENGTH,
         "a record that is cut fails",
         lambda case: reads_records(case) and too_long(case),
-        reads=(*TOKENS, *CALIBRATED_BY), fix=longer_max_length,
+        fix=longer_max_length,
     ),
     # Frames wait in host memory as 32-bit floats: eight ranks with four workers can fill 290 GB.
     Rule(
         "SPEC-LOADER-MEMORY", WARNING, "train", PREFETCH, "host memory may not suffice",
         lambda case: (gib := loader_gib(case)) > LOADER_GIB
         and f"{LOADERS} x it: up to {gib:.0f} GiB of decoded frames on each rank",
-        reads=(LOADERS, BATCH, *TOKENS), fix=fewer_batches,
+        fix=fewer_batches,
     ),
     # Annotations that were edited since would be judged by the lengths of the old ones.
     Rule(
         "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
         "they describe other annotations",
         lambda case: case.has_other_facts and f"facts are of {case.facts.get('annotations')}",
-        reads=(TRAIN_ANNOTATIONS, "dataset.annotation_path"),
     ),
     # The published recipes with shorter lengths have few frames, and their lengths were counted.
     Rule(
         "SPEC-LENGTH-LOW", WARNING, TRAINING, "policy.model_max_length",
         f"below {DEFAULT_LENGTH}, and how long records are is not known (--dataset-facts); "
         "one longer record, vision tokens included, ends the run",
-        short_length, reads=TOKENS,
+        short_length,
     ),
     Rule(
         "SPEC-LENGTH-POSITIONS", ERROR, "grpo", "policy.model_max_length",
         "vLLM refuses to start with more than the model has",
-        beyond_positions,
-        reads=(*TOKENS, "rollout.max_response_length"), fix=length_of_positions,
+        beyond_positions, fix=length_of_positions,
     ),
     Rule(
         "SPEC-LENGTH-POSITIONS-TRAIN", WARNING, "train", "policy.model_max_length",
         "longer records would be trained at positions that the model never learned",
         lambda case: (detail := beyond_positions(case))
         and not (are_lengths_known(case) and length_of_positions(case)) and detail,
-        reads=TOKENS, fix=length_of_positions,
+        fix=length_of_positions,
     ),
 )  # fmt: skip

@@ -165,7 +165,6 @@ RULES = (
         "SPEC-MODEL-FAMILY", ERROR, "train grpo quantize", "{model}",
         "an architecture that this engine does not load",
         told_unloadable,
-        reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS),
         fix=lambda case: engine_for(case.action, unloadable(case)),
     ),
     # A server loads its model by itself, whatever engine asks it.
@@ -173,21 +172,21 @@ RULES = (
         "SPEC-MODEL-FAMILY-ASKED", LATER, "evaluate inference", "{model}",
         "an architecture that this engine does not load; "
         "a server may (launch_job.py --endpoint URL)",
-        told_unloadable, reads=("{base}",),
+        told_unloadable,
         fix=lambda case: engine_for(case.action, unloadable(case)),
     ),
     Rule(
         "SPEC-MODEL-MINIATURE", ASKED, ANY, "--model",
         "a miniature, as the demo trains: its answers, memory and time say nothing about a real "
         "model",
-        miniature, reads=("{model}", "{base}"),
+        miniature,
     ),
     Rule(
         "SPEC-MODEL-ASSUMED", WARNING, ANY, "{model}",
         f"taken for {families.DEFAULT.title}, whose tokens are counted; a name with one of "
         f"{', '.join(families.OTHER_WORDS)} in it, or the model's config.json in that folder here, "
         "says otherwise",
-        assumed, reads=("{base}",),
+        assumed,
     ),
     Rule(
         "SPEC-MODEL-UNKNOWN", WARNING, ANY, "{model}", "a name that this version does not know",
@@ -198,7 +197,6 @@ RULES = (
         lambda case: ("base" in case.params
         and model_names.unproven(case(case.params["base"]) or ""))
         or model_names.unproven(case.model),
-        reads=("{base}",),
     ),
     # A trainer would look for the weights of a whole model in its folder.
     Rule(

@@ -10,21 +10,11 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import Case, Rule
-from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import SHARED
-from cosmos_reason.rules.lengths import TOKENS
 
 KL = "train.train_policy.kl_beta"
 MASTER = "train.master_dtype"
 ROWS = 64
-SHARING = (
-    "train.train_policy.type",
-    *TOKENS, "mode", gpu_memory.SHARE, MASTER, "policy.lora", "policy.lora.r",
-    "policy.lora.target_modules", KL, "train.fsdp_offload", "train.activation_offload",
-    "policy.model_max_length",
-    "policy.model_gradient_checkpointing", "rollout.max_response_length",
-    "train.train_policy.mini_batch", GRID + "dp_shard_size", GRID + "tp_size",
-)  # fmt: skip
 
 
 def shared_plan(case: Case) -> gpu_memory.Plan | None:
@@ -93,25 +83,25 @@ RULES = (
     Rule(
         "SPEC-SHARED-MEMORY", ERROR, "grpo", "mode",
         "policy and rollouts fit on no GPU that is known here",
-        no_gpu_holds, reads=SHARING, fix=smaller_policy,
+        no_gpu_holds, fix=smaller_policy,
     ),
     Rule(
         "SPEC-SHARED-FITS", INFO, "grpo", gpu_memory.SHARE,
         "GPUs that hold policy and vllm, each with the values that leave room for both; records "
         "that nobody counted are not in it",
-        gpus_that_hold, reads=SHARING,
+        gpus_that_hold,
     ),
     # Its transfers copy tensor by tensor, and vLLM fills the vocabulary up to a multiple.
     Rule(
         "SPEC-SHARED-VOCABULARY", ERROR, "grpo", "{model}",
         f"with {SHARED} the first transfer of weights fails, since vLLM fills the rows up to a "
         f"multiple of {ROWS}: make the model's embedding that long",
-        padded_vocabulary, reads=("mode",),
+        padded_vocabulary,
     ),
     Rule(
         "SPEC-SHARED-OFFLOAD", WARNING, "grpo", "mode",
         "nobody has tried offloads where vllm has a part of the GPU",
-        offloads, reads=("train.fsdp_offload", "train.activation_offload"),
+        offloads,
         fix=Fix(changes={"train.fsdp_offload": False, "train.activation_offload": False}),
     ),
     # merge_lora_weights_ and its reverse, in place and in the masters' precision.
@@ -120,20 +110,20 @@ RULES = (
         "at each transfer of weights cosmos-rl adds the adapter to the base and takes it off "
         "again, which rounds a bfloat16 base each time; compare the exported model before you keep "
         "it",
-        lambda case: case("policy.lora") and case(MASTER) != "float32", reads=("policy.lora",),
+        lambda case: case("policy.lora") and case(MASTER) != "float32",
     ),
     # vLLM counts prompt and completion against one length.
     Rule(
         "SPEC-ROLLOUT-ROOM", ERROR, "grpo", "rollout.max_response_length",
         "leaves no room for the prompt",
         lambda case: case("rollout.max_response_length") >= case("policy.model_max_length"),
-        reads=("policy.model_max_length",), fix=lambda case: case("policy.model_max_length") // 2,
+        fix=lambda case: case("policy.model_max_length") // 2,
     ),
     Rule(
         "SPEC-ON-POLICY", ERROR, "grpo", "train.sync_weight_interval", "on_policy needs 1",
         lambda case: case("train.train_policy.on_policy")
         and case("train.sync_weight_interval") != 1,
-        reads=("train.train_policy.on_policy",), fix=1,
+        fix=1,
     ),
     Rule(
         "SPEC-GRPO-START", WARNING, "grpo", "policy.model_name_or_path",

@@ -11,14 +11,10 @@ from cosmos_reason.rules.case import TRAINING, Case, Rule
 from cosmos_reason.rules.keys import (
     GRID,
     MINI_BATCH,
-    RANKS,
     REPLICAS,
     SAVE,
     SAVE_EPOCHS,
-    SAVE_INTERVAL,
     SHARD,
-    STEPS,
-    STEPS_PER_EPOCH,
     VALIDATE,
     VALIDATE_EPOCHS,
     WARMUP,
@@ -196,14 +192,13 @@ RULES = (
     Rule(
         "SPEC-BATCH-MULTIPLE", ERROR, "train", BATCH, "must be a multiple of mini_batch",
         lambda case: case(BATCH) % case(MINI_BATCH) and f"mini_batch is {case(MINI_BATCH)}",
-        reads=(MINI_BATCH,), fix=lambda case: largest_multiple(case(BATCH), case(MINI_BATCH)),
+        fix=lambda case: largest_multiple(case(BATCH), case(MINI_BATCH)),
     ),
     Rule(
         "SPEC-BATCH-MESH", ERROR, "grpo", BATCH,
         "must be a multiple of dp_shard_size x dp_replicate_size x mini_batch",
         lambda case: case(BATCH) % mini_batches_of_all_ranks(case)
         and f"that is {mini_batches_of_all_ranks(case)}",
-        reads=(MINI_BATCH, SHARD, GRID + "dp_replicate_size"),
         fix=lambda case: largest_multiple(case(BATCH), mini_batches_of_all_ranks(case)),
     ),
     # Each replica takes the whole batch and splits it, so that a rest would have no rank.
@@ -211,88 +206,80 @@ RULES = (
         "SPEC-BATCH-REPLICAS", ERROR, "train", BATCH,
         "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
         lambda case: ranks_left_over(case, case(BATCH)),
-        reads=(MINI_BATCH, *RANKS),
         fix=lambda case: largest_multiple(
             case(BATCH), math.lcm(case(MINI_BATCH), case.ranks_of_replica)
         ),
     ),
     Rule(
-        "SPEC-VALIDATION-REPLICAS", ERROR, "train", "validation.batch_size",
+        "SPEC-BATCH-REPLICAS", ERROR, "train", "validation.batch_size",
         "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
         lambda case: case("validation.enable") and case("validation.batch_size")
         and ranks_left_over(case, case("validation.batch_size")),
-        reads=("validation.enable", *RANKS), fix=lambda case: case.ranks_of_replica,
+        fix=lambda case: case.ranks_of_replica,
     ),
     # With dataloader_drop_last, the trainer's default, a batch that is not full is left out: such a
     # run ends well and has trained nothing.
     Rule(
         "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
-        no_step, reads=STEPS_PER_EPOCH,
+        no_step,
         fix=lambda case: Fix(changes={DROP_LAST: False}) if case.records else None,
     ),
     Rule(
         "SPEC-STEPS-FEW", WARNING, "train", "train.epoch",
         f"below {FEW_STEPS} a run hardly trains; take a smaller batch, more epochs or data",
-        few_steps,
-        reads=(*STEPS, "train.resume"),
-        fix=more_steps,
+        few_steps, fix=more_steps,
     ),
     Rule(
         "SPEC-STEPS", INFO, "train", WARMUP, "how long the learning rate rises",
-        length_of_warmup, reads=(WARMUP_EPOCHS, *STEPS),
+        length_of_warmup,
     ),
     Rule(
         "SPEC-SAVE-NEVER", WARNING, "train", SAVE,
         "the run ends before the first save: nothing is saved but its end",
         lambda case: case("train.ckpt.enable_checkpoint") and save_beyond_run(case),
-        reads=("train.ckpt.enable_checkpoint", *SAVE_INTERVAL, *STEPS), fix=save_half_way,
+        fix=save_half_way,
     ),
     Rule(
         "SPEC-VALIDATION-NEVER", WARNING, "train", VALIDATE,
         "the run ends before the first validation: nothing is validated but its end",
-        first_validation_beyond_run,
-        reads=(
-            "validation.enable", VALIDATE_EPOCHS, "train.ckpt.enable_checkpoint",
-            *SAVE_INTERVAL, *STEPS,
-        ),
-        fix=validate_within_run,
+        first_validation_beyond_run, fix=validate_within_run,
     ),
     Rule(
         "SPEC-WARMUP-TWICE", ERROR, "train", WARMUP_EPOCHS,
         "optm_warmup_steps is written too; keep one",
         # On engines other than tao the epochs themselves are refused, once their steps are written.
         lambda case: case.has(WARMUP_EPOCHS) and case.has(WARMUP),
-        reads=(WARMUP,), fix=Fix(changes={WARMUP: None}),
+        fix=Fix(changes={WARMUP: None}),
     ),
     # 1.0 is the whole run and 2.0 two steps: whoever writes 2.5 meant neither.
     Rule(
         "SPEC-WARMUP-FLOAT", ERROR, TRAINING, WARMUP,
         "a float counts as a fraction up to 1.0; steps are whole numbers",
         lambda case: isinstance(case(WARMUP), float) and case(WARMUP) > 1,
-        reads=STEPS, fix=lambda case: 0.03
+        fix=lambda case: 0.03
         if case.steps and math.ceil(case(WARMUP)) >= case.steps
         else math.ceil(case(WARMUP)),
     ),
     Rule(
         "SPEC-WARMUP-ALL", ERROR, TRAINING, WARMUP,
         "warm-up fills the run: the learning rate never peaks",
-        lambda case: warmup_share(case) >= 1, reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
+        lambda case: warmup_share(case) >= 1, fix=short_warmup,
     ),
     Rule(
         "SPEC-WARMUP-LONG", WARNING, TRAINING, WARMUP, "warm-up takes more than a fifth of the run",
-        long_warmup, reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
+        long_warmup, fix=short_warmup,
     ),
     Rule(
         "SPEC-DECAY", ERROR, TRAINING, "train.optm_decay_ratio", "needs an optm_decay_type",
         lambda case: case("train.optm_decay_type") in (None, "none")
         and case("train.optm_decay_ratio") is not None,
-        reads=("train.optm_decay_type",), fix=Fix(changes={"train.optm_decay_type": "cosine"}),
+        fix=Fix(changes={"train.optm_decay_type": "cosine"}),
     ),
     Rule(
         "SPEC-RATE-HIGH", WARNING, TRAINING, RATE,
         "published recipes stay under 1e-4 (1e-3 with LoRA); expect instability",
         lambda case: case(RATE) >= (1e-3 if case("policy.lora") else 1e-4),
-        reads=("policy.lora",), fix=lambda case: 1e-4 if case("policy.lora") else 1e-5,
+        fix=lambda case: 1e-4 if case("policy.lora") else 1e-5,
     ),
     Rule(
         "SPEC-RATE-BFLOAT16", WARNING, TRAINING, RATE,
@@ -300,7 +287,6 @@ RULES = (
         "away",
         lambda case: case("train.master_dtype") == "bfloat16" and not case("policy.lora")
         and case(RATE) < RATE_OF_BFLOAT16 and f"{case(RATE):g} for bfloat16 weights",
-        reads=("policy.lora", "train.master_dtype"),
         fix=Fix(changes={"train.master_dtype": "float32"}),
     ),
     Rule(
@@ -308,6 +294,6 @@ RULES = (
         "cosmos-rl takes 42 when train.deterministic is true",
         lambda case: case.cosmos and case("train.deterministic")
         and case("train.seed") not in (None, 42),
-        reads=("train.deterministic",), fix=42,
+        fix=42,
     ),
 )  # fmt: skip

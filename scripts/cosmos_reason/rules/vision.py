@@ -124,28 +124,27 @@ RULES = (
         "SPEC-FRAMES-ONE", ERROR, ANY, "{vision}.fps",
         "nframes is written too; exactly one of them",
         lambda case: case.has(case.vision + "fps") and case.has(case.vision + "nframes"),
-        reads=("{vision}.nframes",), fix=lambda case: removed(case, "nframes"),
+        fix=lambda case: removed(case, "nframes"),
     ),
     # The processor's own default is 2 frames for each second of a clip, however long it is.
     Rule(
         "SPEC-FRAMES-NONE", ERROR, ANY, "{vision}.nframes", "expected nframes or fps",
         lambda case: case.reads_frames and not case.has(case.vision + "fps")
         and not case.has(case.vision + "nframes"),
-        reads=("{vision}.fps",), fix=8,
+        fix=8,
     ),
     Rule(
         "SPEC-FRAMES-BOUNDS", WARNING, ANY, "{vision}.max_frames",
         "min_frames and max_frames belong to fps, not to nframes",
         lambda case: case.has(case.vision + "nframes")
         and any(case.has(case.vision + name) for name in ("min_frames", "max_frames")),
-        reads=("{vision}.nframes", "{vision}.min_frames"),
         fix=lambda case: removed(case, "min_frames", "max_frames"),
     ),
     Rule(
         "SPEC-FRAMES-ORDER", ERROR, ANY, "{vision}.min_frames", "must not exceed max_frames",
         lambda case: (most := sampled(case, "max_frames"))
         and (sampled(case, "min_frames") or 0) > most and f"max_frames is {most}",
-        reads=("{vision}.max_frames",), fix=lambda case: sampled(case, "max_frames"),
+        fix=lambda case: sampled(case, "max_frames"),
     ),
     Rule(
         "SPEC-VISION-PIXELS", ERROR, ANY, "{vision}.max_pixels",
@@ -153,7 +152,6 @@ RULES = (
         "image; every record would fail",
         lambda case: not lowers_floor(case) and (conflict := pixel_conflict(case))
         and f"min_pixels is {conflict[0]}",
-        reads=("{model}", "type", *(f"{{vision}}.{name}" for name in PIXEL_SIZES)),
         fix=lambda case: Fix(changes=pixel_conflict(case)[1]),
     ),
     # A frame gets max(min(ceiling, 2 total_pixels / frames), 1.05 min_pixels): the budget gives
@@ -161,12 +159,7 @@ RULES = (
     Rule(
         "SPEC-PIXELS-BUDGET", WARNING, ANY, "{vision}.total_pixels",
         "the floor per frame wins: more tokens than budgeted",
-        floor_beyond_budget,
-        reads=(
-            "{model}", "{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames",
-            *(f"{{vision}}.{name}" for name in PIXEL_SIZES if name != "max_pixels"),
-        ),
-        fix=frames_in_budget,
+        floor_beyond_budget, fix=frames_in_budget,
     ),
     # qwen-vl-utils takes the size only where it has both, and says nothing of one alone.
     Rule(
@@ -174,7 +167,7 @@ RULES = (
         "resized_height and resized_width go together",
         lambda case: case.has(case.vision + "resized_height")
         != case.has(case.vision + "resized_width"),
-        reads=("{vision}.resized_width",), fix=lambda case: 448
+        fix=lambda case: 448
         if case.has(case.vision + "resized_width")
         else Fix(changes={case.vision + "resized_width": 448}),
     ),
@@ -182,7 +175,7 @@ RULES = (
     Rule(
         "SPEC-FRAMES-CLIP", ERROR, ANY, "{vision}.nframes",
         "these clips cannot be sampled so; check_dataset.py --spec names their records",
-        clips_too_short, reads=("{vision}", "{model}"), fix=fewer_frames,
+        clips_too_short, fix=fewer_frames,
     ),
     Rule(
         "SPEC-PICTURES", ERROR, "evaluate", "dataset.annotation_path",
@@ -194,7 +187,6 @@ RULES = (
         "engine tao samples by fps only where records give video_fps; rebuild the data with "
         "build_dataset, which writes the rates, or take a number of frames",
         records_without_rate,
-        reads=("{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames"),
         fix=lambda case: Fix(changes={case.vision + "nframes": 8})
         | removed(case, "fps", "min_frames", "max_frames"),
     ),
