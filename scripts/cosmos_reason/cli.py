@@ -337,15 +337,18 @@ def run(
         if outcome.exit_code is None:
             failed = f.has_errors(outcome.findings)
             outcome.exit_code = f.EXIT_CHECKS_FAILED if failed else f.EXIT_DONE
-        if getattr(args, "save", None):
-            _keep(parser.prog, args.save, outcome)
+        kept_in = getattr(args, "save", None)
     except (f.Failure, ModuleNotFoundError, OSError, UnicodeEncodeError) as problem:
-        outcome = _outcome_of(problem)
+        outcome, kept_in = _outcome_of(problem), None
     except KeyboardInterrupt as stop:
         f.say(": ".join(["interrupted", *map(str, stop.args)]))
         return 130
+    if outcome.exit_code:  # nothing is suggested after a failure
+        outcome.next = ()
+    outcome.findings = [replace(one, fix=one.fix.called(_call_in_fix)) for one in outcome.findings]
+    if kept_in:
+        _keep(parser.prog, kept_in, outcome)
     try:
-        _prepare_to_print(outcome)
         if as_json:
             print(f.as_json(document_of(parser.prog, outcome), indent), flush=True)
         else:
@@ -365,7 +368,6 @@ def run(
 def _keep(program: str, path: Path, outcome: Outcome) -> None:
     """Write the document to a file that --save names. What was found stays said where that fails,
     which is then said too."""
-    _prepare_to_print(outcome)
     try:
         files.write_text(path, f.as_json(document_of(program, outcome), indent=1) + "\n")
         outcome.text += f"\nsaved as {path}: the same, for programs"
@@ -390,15 +392,6 @@ def _outcome_of(problem: Exception) -> Outcome:
         if problem.errno in files.NO_NAME_OF_A_FILE:  # it was given wrongly
             return Outcome(findings=[finding], exit_code=f.EXIT_BAD_INPUT)
     return Outcome(findings=[finding], exit_code=f.EXIT_OUTSIDE)
-
-
-def _prepare_to_print(outcome: Outcome) -> None:
-    """Suggest nothing after a failure, and call the scripts of fixes the way this one was."""
-    if outcome.exit_code:
-        outcome.next = ()
-    outcome.findings = [
-        replace(finding, fix=finding.fix.called(_call_in_fix)) for finding in outcome.findings
-    ]
 
 
 def document_of(program: str, outcome: Outcome) -> dict:

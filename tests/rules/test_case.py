@@ -336,12 +336,15 @@ def test_a_run_of_cosmos_rl_gets_no_further_steps_when_more_are_asked_for(tmp_pa
         assert ("SPEC-RESUME-DONE" in told) == is_done
 
 
-def test_an_invalid_value_silences_the_rules_that_read_it_and_no_others():
+def test_an_invalid_value_silences_the_rules_that_read_it_and_no_others(facts):
     changes = {"train__train_batch_per_replica": "many", "train__train_policy__mini_batch": 3}
     one = found("train", train__compile=True, **changes)
     assert "SPEC-QWEN3-COMPILE" in one
     assert "SPEC-BATCH-MULTIPLE" not in one
     assert one["SPEC-VALUE"].where == "train.train_batch_per_replica"
+    # Steps are counted once, for another rule: who uses them has read the batch all the same.
+    assert "SPEC-SAVE-NEVER" in found("train", facts=facts)
+    assert "SPEC-SAVE-NEVER" not in found("train", facts=facts, **changes)
 
 
 def test_every_engine_that_has_not_the_action_is_an_error_that_names_those_that_have():
@@ -349,10 +352,10 @@ def test_every_engine_that_has_not_the_action_is_an_error_that_names_those_that_
     table = {"tao": every, "cosmos-rl": {"train", "grpo"}, "transformers": every}
     for engine, actions in table.items():
         for action in bundle.ACTIONS:
-            wrong = rules.engine_findings(action, engine)
+            wrong = found(action, engine).get("SPEC-ENGINE-ACTION")
             assert bool(wrong) == (action not in actions)
             have = [name for name in table if action in table[name]]
-            assert all(name in one.message for one in wrong for name in have)
+            assert not wrong or all(name in wrong.message for name in have)
 
 
 # ---- with dataset facts --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import models, placeholders, resuming, shared_data
-from cosmos_reason.rules.case import ASKED, JUDGED, LATER, Case, Rule, sound
+from cosmos_reason.rules.case import ASKED, JUDGED, LATER, Case, sound
 from cosmos_reason.rules.keys import VALIDATE_EPOCHS
 from cosmos_reason.rules.spec_rules import RULES
 from cosmos_reason.spec import actions, document, legal, names, validation
@@ -70,11 +70,15 @@ def examined(
         message = f"got {', '.join(own)}, which engine {engine} does not apply: only {readers}"
         fix = Fix(changes=dict.fromkeys(own))
         found.append(f.error("SPEC-ENGINE-KEY", own[0], message, fix))
-    without_engine = engine_findings(action, engine)
-    found += without_engine
-    # Without the action the engine reads no key at all, which one error has said.
+    engines = bundle.skill_info()["engines"]
+    able = [name for name, has in engines.items() if action in has["actions"]]
     unread = set()
-    if not without_engine:
+    if engine not in able:  # it reads no key at all
+        message = f"got {action} on engine {engine}, expected an engine that has it: "
+        message += ", ".join(able)
+        fix = Fix(flags={"--engine": able[0]})
+        found.append(f.error("SPEC-ENGINE-ACTION", "--engine", message, fix))
+    else:
         found += unapplied_findings(case)
         found += unread_vision(case)
         unread = {key for key in document.keys(case.action) if not case.is_read(key)}
@@ -96,61 +100,50 @@ def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Fin
         if key in unread:
             continue
         case.keys_read = {key}
-        if detail := rule.broken(case):
-            finding = told(rule, key, case, detail)
-            # What follows from a value that is refused is not worth telling.
-            read = case.keys_read if invalid else ()
-            if not any(document.overlap(name, wrong) for name in read for wrong in invalid):
-                found.append(finding)
+        detail = rule.broken(case)
+        if not detail:
+            continue
+        # Words with the numbers, or those and record ids.
+        words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
+        value = case(key)
+        if key.startswith("--") and isinstance(words, str):
+            got = words
+        else:
+            got = "no value"
+            if value not in (None, ""):
+                shown = spec_values.shown(value)
+                got = shown if case.has(key) else f"no value (then {shown})"
+            if isinstance(words, str):
+                got += f" ({words})"
+        severity = rule.severity
+        if severity == LATER:
+            severity = f.ERROR if case.launch else f.WARNING
+        elif severity == ASKED:
+            severity = f.WARNING if case.action in JUDGED else f.INFO
+        fix = rule.fix(case) if callable(rule.fix) else rule.fix
+        if fix is None:
+            fix = Fix()
+        if not isinstance(fix, Fix):
+            fix = Fix(changes={key: fix})
+        # A change that writes what is there already would be pasted for nothing. 20 is none to
+        # 20.0.
+        changes = {}
+        for changed, new in fix.changes.items():
+            now = case(changed)
+            if type(now) is not type(new) or now != new:
+                changes[changed] = new
+        # What follows from a value that is refused is not worth telling.
+        read = case.keys_read if invalid else ()
+        if any(document.overlap(name, wrong) for name in read for wrong in invalid):
+            continue
+        data = {"record_ids": record_ids[: f.MAX_RECORD_IDS]} if record_ids else {}
+        message = f"got {got}: {rule.reason}"
+        fix = replace(fix, changes=changes)
+        found.append(f.Finding(rule.id, severity, key, message, fix, data))
     return found
 
 
-def told(rule: Rule, key: str, case: Case, detail: object) -> f.Finding:
-    """Return the finding of a rule that a case breaks, at the key it is about; `detail` is what the
-    rule said of it: words with the numbers, or those and record ids."""
-    words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
-    value = case(key)
-    if key.startswith("--") and isinstance(words, str):
-        got = words
-    else:
-        got = "no value"
-        if value not in (None, ""):
-            shown = spec_values.shown(value)
-            got = shown if case.has(key) else f"no value (then {shown})"
-        if isinstance(words, str):
-            got += f" ({words})"
-    severity = rule.severity
-    if severity == LATER:
-        severity = f.ERROR if case.launch else f.WARNING
-    elif severity == ASKED:
-        severity = f.WARNING if case.action in JUDGED else f.INFO
-    fix = rule.fix(case) if callable(rule.fix) else rule.fix
-    if fix is None:
-        fix = Fix()
-    if not isinstance(fix, Fix):
-        fix = Fix(changes={key: fix})
-    # A change that writes what is there already would be pasted for nothing. 20 is none to 20.0.
-    changes = {}
-    for changed, new in fix.changes.items():
-        now = case(changed)
-        if type(now) is not type(new) or now != new:
-            changes[changed] = new
-    data = {"record_ids": record_ids[: f.MAX_RECORD_IDS]} if record_ids else {}
-    message = f"got {got}: {rule.reason}"
-    return f.Finding(rule.id, severity, key, message, replace(fix, changes=changes), data)
-
-
 # ---- what an engine cannot do of what a spec asks for --------------------------------------------
-
-
-def engine_findings(action: str, engine: str) -> list[f.Finding]:
-    """Return an error when the engine does not have the action."""
-    engines = bundle.skill_info()["engines"]
-    able = [name for name, facts in engines.items() if action in facts["actions"]]
-    if engine in able:
-        return []
-    message = f"got {action} on engine {engine}, expected an engine that has it: {', '.join(able)}"
-    return [f.error("SPEC-ENGINE-ACTION", "--engine", message, Fix(flags={"--engine": able[0]}))]
 
 
 def unapplied_findings(case: Case) -> list[f.Finding]:

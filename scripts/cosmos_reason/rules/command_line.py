@@ -108,7 +108,19 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
         flag = "--gpus-per-node" if nodes is None else "--nodes"
         draft.not_for(flag, "a spec that runs on so many")
         return
-    if not _both_counts_are_known(draft, per_node, nodes):
+    # One count is refused when the other cannot be taken for granted; the fix has that of the spec.
+    before = _whole_number(draft.base, SHARD if draft.action in actions.TRAINING else "num_gpus")
+    # The nodes of the standard layout that has as many replicas as the earlier spec.
+    nodes_before = _whole_number(draft.base, GRID + "dp_replicate_size")
+    if draft.action == "grpo" and document.get(draft.base, "mode") != SHARED:
+        nodes_before *= _whole_number(draft.base, GRID + "n_init_replicas")
+    counts = bundle.skill_info()["gpu_counts_per_node"]
+    if per_node is None or (nodes is None and nodes_before != 1):
+        message = "got one of --gpus-per-node and --nodes, expected both: the layout depends on "
+        message += "their product"
+        per_node = per_node or (before if before in counts else 1)
+        fix = Fix(flags={"--gpus-per-node": per_node, "--nodes": max(nodes or nodes_before, 1)})
+        draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
         return
     origin = " ".join(
         draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags
@@ -131,7 +143,6 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     replicates = not bundle.is_cosmos_rl(draft.engine) or not needs_all_gpus(model, lora)
     mode = str(document.get(draft.spec, "mode"))
     sizes = standard_layout(draft.action, per_node, nodes, mode, replicates)
-    counts = bundle.skill_info()["gpu_counts_per_node"]
     if per_node not in counts or nodes < 1:  # the launcher takes no others
         wanted = ", ".join(map(str, counts))
         message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of {wanted}"
@@ -142,28 +153,6 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     for key, value in sizes.items():
         if not any(document.overlap(key, named) for named in draft.named):
             draft.put(key, value, origin)
-
-
-def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None) -> bool:
-    """Refuse one count when the other cannot be taken for granted; the fix takes it from the
-    spec."""
-    gpus_key = SHARD if draft.action in actions.TRAINING else "num_gpus"
-    gpus_before = _whole_number(draft.base, gpus_key)
-    # The nodes of the standard layout that has as many replicas as the earlier spec.
-    nodes_before = _whole_number(draft.base, GRID + "dp_replicate_size")
-    if draft.action == "grpo" and document.get(draft.base, "mode") != SHARED:
-        nodes_before *= _whole_number(draft.base, GRID + "n_init_replicas")
-    if per_node is not None and (nodes is not None or nodes_before == 1):
-        return True
-    if gpus_before not in bundle.skill_info()["gpu_counts_per_node"]:
-        gpus_before = 1
-    message = (
-        "got one of --gpus-per-node and --nodes, expected both: the layout depends on their product"
-    )
-    per_node = per_node or gpus_before
-    fix = Fix(flags={"--gpus-per-node": per_node, "--nodes": max(nodes or nodes_before, 1)})
-    draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
-    return False
 
 
 def _whole_number(table: dict, key: str) -> int:
@@ -316,19 +305,18 @@ def look_for_paths(draft: Draft) -> None:
         is_input = schema.get("x-path") in ("input", "model")
         if not is_input or not isinstance(path, str) or not path.startswith("/"):
             continue
-        is_mentioned = any(found.startswith(path) for found in missing)
-        is_mentioned = is_mentioned or placeholders.is_placeholder(path, is_path=True)
-        if is_mentioned or os.path.exists(path) or path in draft.files:
-            continue
-        missing.append(path)
-        _warn_of_absence(draft, path)
+        is_told = any(found.startswith(path) for found in missing) or path in draft.files
+        if not is_told and _warn_of_absence(draft, path):
+            missing.append(path)
 
 
-def _warn_of_absence(draft: Draft, path: str) -> None:
+def _warn_of_absence(draft: Draft, path: str) -> bool:
+    """Warn of a path that is not here, and return whether that was said."""
     if os.path.exists(path) or placeholders.is_placeholder(path, is_path=True):
-        return
+        return False
     message = "not visible from this machine; fine if it is from where the job runs"
     draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", path, message))
+    return True
 
 
 def locate_own_paths(draft: Draft) -> None:
@@ -382,11 +370,23 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
     for setting in settings:
         name, equals, written = setting.partition("=")
         flag = f"--set {shlex.quote(setting)}"
-        if equals and all(part.strip() for part in name.split(".")):
-            _set(draft, name.strip(), written, flag, extra)
-        else:
+        if not equals or not all(part.strip() for part in name.split(".")):
             message = "got no key and '=', expected --set key=value"
             draft.refuse("SPEC-SET", brief(setting), message, f"drop {brief(flag)}")
+            continue
+        name = name.strip()
+        key = names.full_name(draft.action, name)
+        schema = document.keys(draft.action).get(key, {})
+        value = values.parse(schema, written)
+        if not draft.name(key, flag):
+            continue
+        is_allowed = "." in key and key in extra
+        is_theirs = legal.is_trainers_own(draft.action, key, value)
+        if schema or is_allowed or is_theirs or names.is_free(draft.action, key):
+            draft.put(key, located(draft, key, value), f"--set {name}")
+            _give_way(draft, key)
+        else:
+            draft.findings += names.unknown_keys(draft.action, key, value)
     for key in extra:
         if "." not in key or document.get(draft.spec, key) is None:
             message = "got a key that is not set, or that is in no table"
@@ -405,21 +405,6 @@ def take_changes(draft: Draft, changes: Mapping[str, object]) -> None:
             draft.named[key] = f"--set {key}"
             draft.put(key, located(draft, key, value), f"--set {key}")
             _give_way(draft, key)
-
-
-def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> None:
-    key = names.full_name(draft.action, name)
-    schema = document.keys(draft.action).get(key, {})
-    value = values.parse(schema, written)
-    if not draft.name(key, flag):
-        return
-    is_allowed = "." in key and key in extra
-    is_theirs = legal.is_trainers_own(draft.action, key, value)
-    if not (schema or is_allowed or is_theirs or names.is_free(draft.action, key)):
-        draft.findings += names.unknown_keys(draft.action, key, value)
-        return
-    draft.put(key, located(draft, key, value), f"--set {name}")
-    _give_way(draft, key)
 
 
 def _give_way(draft: Draft, key: str) -> None:

@@ -137,9 +137,6 @@ def _line_of(key: str) -> str:
     return f"{key} ({', '.join(actions)}): {document.keys(actions[0])[key]['description']}"
 
 
-# ---- profiles and checks -------------------------------------------------------------------------
-
-
 # ---- which keys a word is about ------------------------------------------------------------------
 
 

@@ -97,7 +97,12 @@ def _take_batch(draft: Draft, case: Case) -> list[str]:
     if each is None or an_epoch * case("train.epoch") < LEAST_STEPS:
         _put_back(draft, (BATCH, MINI_BATCH))
         return []
-    in_one_pass = _records_of_a_pass(case, each)
+    # A pass takes one record where lengths are not known, or one is longer than those of the
+    # recipes: memory must hold it. The embedded engine counts tokens instead.
+    longest = max((record.total for record in case.tokens), default=LONGEST + 1)
+    in_one_pass = 1
+    if case.is_read(MINI_BATCH) and longest <= LONGEST:
+        in_one_pass = math.gcd(each, IN_ONE_PASS)
     taken = []
     if each != case(BATCH):
         taken.append(f"{RECORDS} records a step")
@@ -106,16 +111,6 @@ def _take_batch(draft: Draft, case: Case) -> list[str]:
     draft.put(BATCH, each, f"{RECIPES}{RECORDS} records over {case.ranks} ranks")
     draft.put(MINI_BATCH, in_one_pass, f"{RECIPES}{in_one_pass} in a forward pass")
     return taken
-
-
-def _records_of_a_pass(case: Case, each: int) -> int:
-    """Return the records of a pass: one where lengths are not known or a record is longer than
-    those of the recipes: memory must hold the pass. The embedded engine counts tokens instead."""
-    longest = max((record.total for record in case.tokens), default=None)
-    is_read = case.engine in document.keys(case.action)[MINI_BATCH]["x-engines"]
-    if not is_read or longest is None or longest > LONGEST:
-        return 1
-    return math.gcd(each, IN_ONE_PASS)
 
 
 def _take_cadence(draft: Draft, case: Case) -> list[str]:

@@ -118,19 +118,20 @@ def _scheme(case: Case) -> str:
     return f"{case('quantize.quantization_scheme')}, {samples} calibration samples"
 
 
-def of_spec(case: Case, uses_gpus: bool = True) -> str:
+def with_batch(case: Case, uses_gpus: bool = True) -> str:
     """Return the values that decide what a run gives and costs, on one line."""
+    parts = [_batch(case)] if case.action == "train" else []
     if case.action in actions.TRAINING:
         tuning = (
             f"LoRA of rank {case('policy.lora.r')}" if case.has("policy.lora") else "all weights"
         )
-        parts = [*_length(case), tuning, f"learning rate {values.shown(case(RATE))}"]
+        parts += [*_length(case), tuning, f"learning rate {values.shown(case(RATE))}"]
         longest = case("policy.model_max_length")
     elif case.action == "quantize":
-        parts = [_scheme(case)]
+        parts += [_scheme(case)]
         longest = case("quantize.max_sequence_length")
     else:
-        parts = [f"answers up to {case('generation.max_tokens')} tokens"]
+        parts += [f"answers up to {case('generation.max_tokens')} tokens"]
         longest = None
     parts += _sampling(case)
     if longest:
@@ -139,12 +140,6 @@ def of_spec(case: Case, uses_gpus: bool = True) -> str:
         gpus = case.needed_gpus
         parts.append(f"{gpus} GPU{'s' if gpus > 1 else ''}")
     return ", ".join(parts)
-
-
-def with_batch(case: Case, uses_gpus: bool = True) -> str:
-    """Return the text of `of_spec`, for a training with its global batch in front."""
-    text = of_spec(case, uses_gpus)
-    return f"{_batch(case)}, {text}" if case.action == "train" else text
 
 
 def _batch(case: Case) -> str:

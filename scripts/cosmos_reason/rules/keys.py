@@ -22,7 +22,6 @@ SAVE, VALIDATE = "train.ckpt.save_freq", "validation.freq"
 SAVE_EPOCHS, VALIDATE_EPOCHS = f"{SAVE}_in_epoch", f"{VALIDATE}_in_epoch"
 MINI_BATCH = "train.train_policy.mini_batch"
 LOADERS = "train.train_policy.dataloader_num_workers"
-DEVICE = "custom.transformers_engine.device"
 PREFETCH = "train.train_policy.dataloader_prefetch_factor"
 
 # What the properties of a case read.

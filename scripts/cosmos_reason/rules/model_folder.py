@@ -95,13 +95,31 @@ def take_training(draft: Draft) -> None:
     is_adapter = run_outputs.kind(folder) == run_outputs.ADAPTER
     if not (draft.follows or is_trained or is_adapter):
         return  # an untouched model, as far as its folder tells
-    trained = None
     if is_trained:
         trained = draft.attempt(as_trained.training_spec, folder.resolve())
-    if trained:
-        draft.trained = actions.trained_view(trained, draft.action)
-    _take_view(draft, folder)
-    _say_what_is_unknown(draft, folder)
+        draft.trained = actions.trained_view(trained, draft.action) if trained else {}
+    vision, prompt = draft.params["vision"], draft.params.get("system_prompt")
+    sampling = {key: one for key, one in draft.trained.items() if key.startswith(f"{vision}.")}
+    unknown = []
+    if not _is_chosen(draft, vision):
+        if sampling:
+            document.delete(draft.spec, vision)
+            for key, value in sampling.items():
+                draft.put(key, value, f"training of {folder.name}")
+        elif draft.engine in document.keys(draft.action)[f"{vision}.nframes"]["x-engines"]:
+            unknown.append("frames and pixels")
+    if prompt and not _is_chosen(draft, prompt):
+        if prompt in draft.trained:
+            draft.put(prompt, draft.trained[prompt], f"training of {folder.name}")
+        else:
+            unknown.append("system prompt")
+    if unknown:
+        message = (
+            f"nothing beside this model tells {' and '.join(unknown)} of its training "
+            "(a cosmos_config, config.toml or spec.toml would), so the spec has defaults; "
+            "set what training used"
+        )
+        draft.findings.append(findings.warning("SPEC-TRAINING-UNKNOWN", folder, message))
 
 
 def _local_model(draft: Draft) -> Path | None:
@@ -113,53 +131,13 @@ def _local_model(draft: Draft) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _take_view(draft: Draft, folder: Path) -> None:
-    vision = draft.params["vision"]
-    origin = f"training of {folder.name}"
-    sampling = {key: value for key, value in draft.trained.items() if _is_in(vision, key)}
-    if sampling and not _is_chosen(draft, vision):
-        document.delete(draft.spec, vision)
-        for key, value in sampling.items():
-            draft.put(key, value, origin)
-    prompt = draft.params.get("system_prompt")
-    if prompt in draft.trained and not _is_chosen(draft, prompt):
-        draft.put(prompt, draft.trained[prompt], origin)
-
-
-def _is_in(table: str, key: str) -> bool:
-    return key.startswith(f"{table}.")
-
-
 def _is_chosen(draft: Draft, table: str) -> bool:
     """Return whether somebody set the key, or a key of the table: the command line, an earlier spec
     or a profile."""
     if any(document.overlap(table, named) for named in draft.named):
         return True
     for key, _ in document.items(draft.action, draft.spec):
-        is_meant = key == table or _is_in(table, key)
+        is_meant = key == table or key.startswith(f"{table}.")
         if is_meant and draft.origins.get(key, TEMPLATE) != TEMPLATE:
             return True
     return False
-
-
-def _say_what_is_unknown(draft: Draft, folder: Path) -> None:
-    vision = draft.params["vision"]
-    prompt = draft.params.get("system_prompt")
-    unknown = []
-    is_read = draft.engine in document.keys(draft.action)[f"{vision}.nframes"]["x-engines"]
-    if (
-        is_read
-        and not any(_is_in(vision, key) for key in draft.trained)
-        and not _is_chosen(draft, vision)
-    ):
-        unknown.append("frames and pixels")
-    if prompt and prompt not in draft.trained and not _is_chosen(draft, prompt):
-        unknown.append("system prompt")
-    if not unknown:
-        return
-    message = (
-        f"nothing beside this model tells {' and '.join(unknown)} of its training "
-        "(a cosmos_config, config.toml or spec.toml would), so the spec has defaults; "
-        "set what training used"
-    )
-    draft.findings.append(findings.warning("SPEC-TRAINING-UNKNOWN", folder, message))

@@ -144,15 +144,6 @@ def extra_keys_of(action: str) -> frozenset[str]:
 
 
 @functools.cache
-def former_keys_of(action: str) -> frozenset[str]:
-    """Return keys that the class had before 0.4.7, which does the same without them, and that the
-    action's schema does not have."""
-    tables = _trainer_keys()
-    former = former_keys() if action in tables else frozenset()
-    return former - keys(action).keys()
-
-
-@functools.cache
 def former_keys() -> frozenset[str]:
     """Return the keys that the class had before 0.4.7, which ignores them."""
     return frozenset(_dotted(_trainer_keys()["former"]))
@@ -168,15 +159,6 @@ def _trainer_keys() -> dict:
 
 def _dotted(tables: dict) -> set[str]:
     return {f"{table}.{name}".lstrip(".") for table, names in tables.items() for name in names}
-
-
-def is_extra(action: str, key: str) -> bool:
-    """Return whether the trainer's own configuration class has this key, or a table around it, and
-    no schema here has it."""
-    known = extra_keys_of(action)
-    while key and key not in known:
-        key = key.rpartition(".")[0]  # of a.b.c, then a.b and a
-    return bool(key)
 
 
 def extra_keys(spec: dict) -> list[str]:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from cosmos_reason.base import bundle
-from cosmos_reason.spec import document, images, values
+from cosmos_reason.spec import actions, document, images, values
 from cosmos_reason.spec.keys import RATE
 
 PER_PART = (RATE, "train.optm_impl")
@@ -46,26 +46,25 @@ def fits(schema: dict, value) -> bool:
     )  # fmt: skip
 
 
-def _is_one(choice, value) -> bool:
-    """Return whether it is the choice and no number that only equals it, as True does 1."""
-    return type(choice) is type(value) and choice == value
-
-
 _KINDS = {
     "string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float),
     "array": (list,), "object": (dict,),
 }  # fmt: skip
+_NUMBERS = (int, float)
 # keyword -> whether (what the schema says, a value) go together; of a value of another kind than
 # the keyword is about, no.
 _CHECKS = {
     "type": lambda kind, value: type(value) in _KINDS[kind],
-    "enum": lambda choices, value: any(_is_one(choice, value) for choice in choices),
-    "const": _is_one,
+    # Of equal values one may be of another kind, as True and 1 are.
+    "enum": lambda choices, value: any(
+        type(choice) is type(value) and choice == value for choice in choices
+    ),
+    "const": lambda choice, value: type(choice) is type(value) and choice == value,
     "anyOf": lambda options, value: any(fits(option, value) for option in options),
-    "minimum": lambda least, value: _is_number(value) and value >= least,
-    "exclusiveMinimum": lambda least, value: _is_number(value) and value > least,
-    "maximum": lambda most, value: _is_number(value) and value <= most,
-    "exclusiveMaximum": lambda most, value: _is_number(value) and value < most,
+    "minimum": lambda least, value: type(value) in _NUMBERS and value >= least,
+    "exclusiveMinimum": lambda least, value: type(value) in _NUMBERS and value > least,
+    "maximum": lambda most, value: type(value) in _NUMBERS and value <= most,
+    "exclusiveMaximum": lambda most, value: type(value) in _NUMBERS and value < most,
     "multipleOf": lambda step, value: type(value) is type(step) is int and value % step == 0,
     "minLength": lambda least, value: type(value) is str and len(value) >= least,
     "pattern": lambda pattern, value: type(value) is str and bool(re.search(pattern, value)),
@@ -83,10 +82,6 @@ _CHECKS = {
     ),
     "additionalProperties": lambda _, value: type(value) is dict,  # `fits` looks at the names
 }
-
-
-def _is_number(value) -> bool:
-    return type(value) in (int, float)
 
 
 # ---- exactly -------------------------------------------------------------------------------------
@@ -127,7 +122,12 @@ def is_trainers_own(action: str, key: str, value) -> bool:
         return False
     if key in images.passed_on(action):
         return True
-    return document.is_extra(action, key) or key in document.former_keys_of(action)
+    if action in actions.TRAINING and key in document.former_keys():
+        return True
+    known = document.extra_keys_of(action)
+    while key and key not in known:  # the class may have a table around it
+        key = key.rpartition(".")[0]
+    return bool(key)
 
 
 def unportable(value, key: str = "") -> Iterator[tuple[str, str]]:
@@ -144,32 +144,25 @@ def unportable(value, key: str = "") -> Iterator[tuple[str, str]]:
                 reason = "the trainer's TOML reader cuts it"
                 yield key, f"an entry that begins with a comma, expected other text: {reason}"
         return
-    problem = _problem_of_scalar(value)
-    if problem:
-        yield key, problem
-
-
-def _problem_of_scalar(value) -> str:
-    """Return what is wrong with a value that is no list or table; "" where nothing is."""
     if isinstance(value, str):
         if "\x00" in value or value.encode("utf-8", "replace").decode() != value:
-            return "text with a NUL or with bytes that are not UTF-8, expected valid text"
-        if value == '"' or value.startswith('""'):
+            yield key, "text with a NUL or with bytes that are not UTF-8, expected valid text"
+        elif value == '"' or value.startswith('""'):
             reason = "the trainer's TOML reader loses it"
-            return f"quotation marks at the beginning, expected other text: {reason}"
-        return ""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return f"{value}, expected a finite number"
+            yield key, f"quotation marks at the beginning, expected other text: {reason}"
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield key, f"{value}, expected a finite number"
+    elif isinstance(value, float):
         try:
             in_trainer = struct.unpack("f", struct.pack("f", value))[0]
         except OverflowError:
             in_trainer = math.copysign(math.inf, value)
         if math.isinf(in_trainer) or (value and not in_trainer):
-            return f"{value}, which is {in_trainer:g} in float32, expected what trainers can hold"
-        return ""
-    if isinstance(value, int):
-        in_range = -(2**63) <= value < 2**63
-        return "" if in_range else "a number beyond 64 bits, expected a smaller one"
-    kind = "null" if value is None else type(value).__name__
-    return f"{kind}, expected text, a number, true/false or a list"
+            held = f"which is {in_trainer:g} in float32, expected what trainers can hold"
+            yield key, f"{value}, {held}"
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            yield key, "a number beyond 64 bits, expected a smaller one"
+    else:
+        kind = "null" if value is None else type(value).__name__
+        yield key, f"{kind}, expected text, a number, true/false or a list"

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cosmos_reason.base.families import cosmos3_edge, cosmos3_omni, qwen2_5_vl, qwen3_vl
-from cosmos_reason.base.families.family import Family, Geometry
-from cosmos_reason.base.families.layout import Layout
+from cosmos_reason.base.families.family import Family, Geometry, Layout
 
 __all__ = ["DEFAULT", "FAMILIES", "PUBLISHED", "Family", "Geometry", "Layout"]
 

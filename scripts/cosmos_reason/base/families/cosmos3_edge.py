@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cosmos_reason.base.families.family import Family, Geometry, Shapes, sizes, text_sizes
-from cosmos_reason.base.families.layout import Layout
+from cosmos_reason.base.families.family import Family, Geometry, Layout, Shapes, sizes, text_sizes
 
 _TEXT, _VISION = "model.language_model.", "model.visual."
 # The layer of the class -> the name that it is stored under.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from cosmos_reason.base.families import qwen3_vl
-from cosmos_reason.base.families.layout import Layout
+from cosmos_reason.base.families.family import Layout
 
 # Applied in this order; a tensor that no rule renames is an error. The names are those of the
 # published layout (diffusers), of the exports of fine-tunes (`model.net.`), and of Qwen3-VL itself.

@@ -1,4 +1,5 @@
-"""What a module of a family says: `Family`, and `Geometry` for the widths of one of its models."""
+"""What a module of a family says: `Family`, `Geometry` for the widths of one of its models, and
+`Layout` for one that is published otherwise."""
 
 from __future__ import annotations
 
@@ -202,6 +203,29 @@ class Geometry:
     def vision_activations(self) -> int:
         """Elements per patch that one vision layer makes."""
         return 6 * self.vision_hidden + self.vision_matrices * self.vision_inner
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A published layout that becomes a model of `family` by renaming and leaving out tensors.
+
+    `target_name` gives the name under which the family stores a tensor, None for one that is left
+    out; it raises KeyError for a name that it does not know. `config` makes the family's config of
+    the published one and of the dtype of the weights; it raises KeyError for one that lacks a key.
+    `vision` begins the names of the vision tower in the family. `donors` names, by the width of the
+    language model, what can supply what an export lacks, the smallest first; `suffix` is what a
+    folder of the result is called by. A change of the rules has a new `version`.
+    """
+
+    model_type: str
+    title: str
+    family: Family
+    version: int
+    vision: str
+    donors: Mapping[int, str]
+    suffix: str
+    target_name: Callable[[str], str | None]
+    config: Callable[[Mapping, str], dict]
 
 
 def sizes(table: Mapping, *keys: str) -> list[int]:
