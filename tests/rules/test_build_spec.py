@@ -1,22 +1,19 @@
 """build_spec.py as a person meets it: one command, all findings at once, whole files or none."""
 
 import json
-import re
 import shlex
 import subprocess
 import sys
 import tomllib
 
-import build_spec
 import jsonschema
 import pytest
 import support_specs
 from launch_site import write_state
-from support import ROOT, run_script, tokens
+from support import ROOT, run_script
 from support_specs import run_by_id as run
 from support_specs import write_facts
 
-from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.estimate import record_tokens
@@ -212,23 +209,6 @@ def test_open_source_engine_gets_plain_hub_names_and_translated_keys(here):
     assert "translated" in origins["train.optm_warmup_steps"]
 
 
-@pytest.mark.parametrize(
-    ("setting", "reason"),
-    [
-        ("validation.freq_in_epoch=2", "--dataset-facts"),
-        ("validation.dataloader_num_workers=2", "loader settings of train.train_policy"),
-        ("custom_script=/x.py", "launch_job"),
-        ("policy.parallelism.cp_rotate_method=alltoall", "one method"),
-        ("train.optm_warmup_epochs=1 --set train.max_num_steps=50", "optm_warmup_steps"),
-    ],
-)
-def test_keys_without_an_equivalent_are_refused_with_the_reason(here, setting, reason):
-    code, found, _ = run(f"train --engine cosmos-rl --set {setting}")
-    assert code == 1
-    assert reason in found["SPEC-ENGINE-KEY"].message
-    assert run(f"train --set {setting}", "tao.toml")[0] == 0
-
-
 def test_validation_by_epoch_is_computed_from_the_facts(here):
     write_facts(here, 80)
     line = "train --engine cosmos-rl --eval-root data/held_out --dataset-facts dataset_facts.json"
@@ -350,33 +330,6 @@ def test_all_findings_come_at_once(here):
     assert found.keys() >= set(wrong.split())
 
 
-AWKWARD = ['say "hi"', "C:\\new\\table", "a\nb", "名前 📹", "it's $(touch x); `id`", "a = b", "[x"]
-
-
-@pytest.mark.parametrize("value", AWKWARD)
-def test_awkward_text_reaches_the_spec_unchanged(here, value):
-    words = ("--set", f"system_prompt={value}")
-    done = run_script("build_spec.py train -o s.toml", *words, cwd=here)
-    assert done.returncode == 0, done.stderr
-    made = tomllib.loads((here / "s.toml").read_text())
-    assert made["train"]["train_policy"]["system_prompt"] == value
-
-
-@pytest.mark.parametrize(
-    "key, said",
-    [
-        ("early_stopping", "Not offered"),
-        ("train.class_weights", "Not offered"),
-        ("automl_policy", "scripts/tune_hyperparameters.py"),
-        ("earliest_stopping", "expected a key that a train spec has."),
-    ],
-)
-def test_an_unknown_key_that_is_a_word_of_others_is_told_what_there_is(here, key, said):
-    code, found, _ = run(f"train --set {key}=3")
-    assert code == 1 and said in found["SPEC-KEY-UNKNOWN"].message
-    assert not found["SPEC-KEY-UNKNOWN"].fix
-
-
 def test_bytes_that_are_no_text_are_a_finding(here):
     words = ("--set", "system_prompt=\udcff\udcfe")
     done = run_script("build_spec.py train -o s.toml", *words, cwd=here)
@@ -431,14 +384,6 @@ def test_heavy_packages_are_not_imported(here):
     done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert (here / "spec.toml").exists()
-
-
-def test_help_is_short_and_names_every_flag():
-    text = build_spec.parser().format_help()
-    assert tokens(text) < 600
-    flags = {"--engine", "--explain", "--allow-extra-key", "--dataset-facts"}
-    assert set(re.findall(r"--[a-z-]+", text)) >= flags
-    assert cli.EXIT_CODES.strip().splitlines()[0] in text
 
 
 def test_a_flag_given_twice_is_refused(here):

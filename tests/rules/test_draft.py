@@ -312,23 +312,6 @@ def test_a_global_batch_is_dealt_to_the_data_parallel_ranks(here, words, each, i
     assert "--global-batch 16" in origins()["train.train_batch_per_replica"]
 
 
-@pytest.mark.parametrize(
-    ("words", "id", "fix"),
-    [
-        ("train --gpus-per-node 8 --global-batch 18", "SPEC-GLOBAL-BATCH",
-         "replace --global-batch 18 with --global-batch 16"),
-        ("train --gpus-per-node 8 --global-batch 3", "SPEC-GLOBAL-BATCH",
-         "replace --global-batch 3 with --global-batch 8"),
-        ("train --global-batch 8 --set batch_size=4", "SPEC-KEY-TWICE", "drop --set batch_size=4"),
-        ("evaluate --global-batch 8", "SPEC-FLAG", "drop --global-batch 8"),
-        ("grpo --engine cosmos-rl --global-batch 8", "SPEC-FLAG", "drop --global-batch 8"),
-    ],
-)  # fmt: skip
-def test_a_global_batch_that_cannot_be_dealt_is_refused(here, words, id, fix):
-    code, found, _ = run(words)
-    assert code == 1 and str(found[id].fix) == fix
-
-
 def test_a_train_spec_tells_its_global_batch_and_steps(here):
     facts = write_facts(here, 160)
     line = f"train --train-root data --gpus-per-node 8 --global-batch 16 --dataset-facts {facts}"
