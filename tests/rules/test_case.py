@@ -15,7 +15,6 @@ from support_specs import ON_ONE_GPU, QWEN2, REASON1, changed, legal_values, wri
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.families import qwen3_vl
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
@@ -106,13 +105,6 @@ def test_adapters_bear_a_rate_of_ten_times_as_much():
     rates = {"train__optm_lr": 9.9e-4, "policy__lora": LORA_TABLE}
     assert "SPEC-RATE-HIGH" not in found("train", **rates)
     assert "SPEC-RATE-HIGH" in found("train", **rates | {"train__optm_lr": 1e-3})
-
-
-def test_the_templates_are_quiet_about_all_but_what_a_person_must_give():
-    quiet = "MODEL-OMNI DATA-TRAIN DATA-EVAL MEDIA PROMPT GRPO-START"
-    for action in bundle.ACTIONS:
-        told = found(action, "cosmos-rl" if action == "grpo" else "tao").keys()
-        assert told <= {f"SPEC-{name}" for name in quiet.split()}
 
 
 def test_keys_of_other_engines_count_when_they_ask_for_something():
@@ -211,16 +203,6 @@ def test_what_is_said_of_a_models_architecture(tmp_path, model, action, engine, 
             assert str(one.fix) == fix
         if "model_type" in model and said != "OMNI-LOCAL":
             assert model["model_type"] in one.message
-
-
-def test_a_model_nobody_sees_here_is_taken_for_the_usual_family():
-    changes = {"train__compile": True, "policy__parallelism__cp_size": 2}
-    one = found("train", "cosmos-rl", policy__model_name_or_path="/lustre/converted", **changes)
-    assert "taken for Qwen3-VL" in one["SPEC-QWEN3-COMPILE"].message
-    assert "qwen2.5, qwen2_5, reason1" in one["SPEC-MODEL-ASSUMED"].message
-    for model in (REASON1, "Qwen/Qwen2.5-VL-7B-Instruct"):
-        one = found("train", "cosmos-rl", policy__model_name_or_path=model, **changes)
-        assert not {"SPEC-QWEN3-COMPILE", "SPEC-QWEN3-CONTEXT"} & one.keys()
 
 
 @pytest.mark.parametrize(
@@ -343,18 +325,6 @@ def facts(tmp_path):
     return write_facts(tmp_path, 20, [64] * 19 + [6])
 
 
-def test_facts_find_records_that_do_not_fit(facts):
-    view = {"custom__vision__nframes": 6}
-    finding = found("train", facts=facts, policy__model_max_length=2048, **view)[
-        "SPEC-LENGTH-SAMPLE"
-    ]
-    assert finding.severity == f.ERROR
-    assert len(finding.data["record_ids"]) == 20
-    (longer,) = finding.fix.changes.values()
-    one = found("train", facts=facts, policy__model_max_length=longer, **view)
-    assert "SPEC-LENGTH-SAMPLE" not in one
-
-
 def most_tokens(facts, action, **view):
     """Of the longest record, as the finding about it says."""
     told = found(action, "cosmos-rl", facts=facts, **view | {"policy__model_max_length": 512})
@@ -369,12 +339,6 @@ def test_a_record_may_be_as_long_as_the_limit(facts):
         assert ("SPEC-LENGTH-SAMPLE" in told) == is_told
 
 
-def test_a_length_up_to_the_default_is_taken_before_pixels_are(facts):
-    size = {"nframes": 6, "resized_height": 3712, "resized_width": 3712}
-    told = found("train", facts=facts, policy__model_max_length=20000, custom__vision=size)
-    assert told["SPEC-LENGTH-SAMPLE"].fix.changes == {"policy.model_max_length": 40960}
-
-
 def test_a_model_has_positions_for_the_longest_record_and_its_answer(facts):
     view = {"custom__vision__nframes": 6}
     room = 262144 - most_tokens(facts, "grpo", rollout__max_response_length=1, **view)
@@ -384,25 +348,11 @@ def test_a_model_has_positions_for_the_longest_record_and_its_answer(facts):
         assert told["SPEC-LENGTH-POSITIONS"].fix.changes == fix
 
 
-def test_a_record_beyond_every_length_gets_a_pixel_budget(facts):
-    big = {"custom__vision__nframes": 6, "policy__model_max_length": 4096}
-    big["custom__vision__min_pixels"] = 40_000_000
-    changes = found("train", facts=facts, **big)["SPEC-LENGTH-SAMPLE"].fix.changes
-    assert list(changes) == ["custom.vision.total_pixels", "custom.vision.min_pixels"]
-    assert changes["custom.vision.min_pixels"] is None
-
-
 def test_contradictory_sampling_beside_facts_is_one_finding_among_others(facts):
     one = found("train", facts=facts, custom__vision__fps=2, train__compile=True)
     assert one.keys() >= {"SPEC-FRAMES-ONE", "SPEC-QWEN3-COMPILE"}
     one = found("train", facts=facts, custom__vision__nframes="many")
     assert not {"SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE"} & one.keys()
-
-
-def test_facts_find_clips_that_are_too_short_for_the_frames(facts):
-    finding = found("train", facts=facts)["SPEC-FRAMES-CLIP"]
-    assert finding.data["record_ids"] == ["r19"]
-    assert "SPEC-FRAMES-CLIP" not in found("train", facts=facts, custom__vision__nframes=6)
 
 
 def test_sampling_by_fps_with_engine_tao_wants_the_rate_of_every_record(tmp_path):
@@ -498,29 +448,6 @@ def test_reasoning_that_would_be_left_out_is_told_and_trained_when_asked_for(fac
     assert steps == [10, 10, 20]
 
 
-def test_facts_find_a_batch_no_rank_can_fill(facts):
-    batch = {"train__train_batch_per_replica": 4, "policy__parallelism__dp_shard_size": 8}
-    assert "SPEC-STEPS-ZERO" not in found("train", facts=facts, **batch), "incomplete ones are kept"
-    batch["train__train_policy__dataloader_drop_last"] = True
-    assert "SPEC-STEPS-ZERO" in found("train", facts=facts, **batch)
-
-
-def test_facts_give_steps_to_the_rules_about_intervals(facts):
-    one = found("train", facts=facts)  # 20 records / 4 per step x 2 epochs = 10 steps
-    assert "SPEC-SAVE-NEVER" in one
-    assert "10 steps" in one["SPEC-SAVE-NEVER"].message
-
-
-def test_a_run_of_a_few_steps_is_told_with_the_epochs_that_are_enough(facts):
-    finding = found("train", facts=facts)["SPEC-STEPS-FEW"]  # 10 steps, as above
-    assert (finding.severity, str(finding.fix)) == ("warning", "--set train.epoch=4")
-    assert "10 steps in all; train.epoch=4 is enough" in finding.message
-    assert "SPEC-STEPS-FEW" in found("train", facts=facts, train__epoch=3)
-    for wanted in ({"train__epoch": 4}, {"train__max_num_steps": 2}, {"train__resume": True}):
-        assert "SPEC-STEPS-FEW" not in found("train", facts=facts, **wanted), wanted
-    assert "SPEC-STEPS-FEW" not in found("train", facts=facts, train__train_batch_per_replica=1)
-
-
 def test_a_smaller_batch_is_offered_before_more_epochs(facts):
     """20 records x 10 epochs: 10 steps of 20 records, 20 steps of 10."""
     batch = {"train__train_batch_per_replica": 20, "train__train_policy__mini_batch": 4}
@@ -532,14 +459,6 @@ def test_a_smaller_batch_is_offered_before_more_epochs(facts):
     assert "--global-batch 10, or train.epoch=20, is enough" in finding.message
     batch = {"train__train_batch_per_replica": 10, "train__train_policy__mini_batch": 2}
     assert "SPEC-STEPS-FEW" not in found("train", facts=facts, train__epoch=10, **batch)
-
-
-def test_facts_find_prefetch_beyond_host_memory(facts):
-    loader = "train__train_policy__dataloader_"
-    eager = {f"{loader}num_workers": 8, f"{loader}prefetch_factor": 8}
-    batch = {"train__train_batch_per_replica": 32, "custom__vision__nframes": 6}
-    assert "SPEC-LOADER-MEMORY" in found("train", facts=facts, **eager, **batch)
-    assert "SPEC-LOADER-MEMORY" not in found("train", facts=facts, custom__vision__nframes=6)
 
 
 def test_prompt_and_answers_of_reinforcement_must_fit_together(facts):
@@ -576,13 +495,6 @@ def test_facts_of_other_data_are_noticed(facts):
     assert "SPEC-FACTS-OTHER" in found("train", facts=facts, **mine)
     mine = {"custom__train_dataset__annotation_path": "/data/annotations.json"}
     assert "SPEC-FACTS-OTHER" not in found("train", facts=facts, **mine)
-
-
-def test_facts_check_room_for_answers_and_calibration(facts):
-    one = found("evaluate", facts=facts, model__max_length=2048, vision__nframes=6)
-    assert "SPEC-LENGTH-ANSWER" in one
-    short = {"quantize__max_sequence_length": 4096, "vision__nframes": 40}
-    assert "SPEC-LENGTH-CALIBRATION" in found("quantize", "tao", facts=facts, **short)
 
 
 @pytest.mark.parametrize(
@@ -627,17 +539,6 @@ def test_no_legal_values_make_a_rule_raise(data):
     assert all(finding.message for finding in rules.check(action, engine, table, None, gpus, 2))
 
 
-@pytest.mark.parametrize("engine", ["tao", "cosmos-rl", "transformers"])
-def test_a_run_that_validates_at_its_end_only_is_warned_of(engine):
-    """cosmos-rl 0.4.7 and the embedded engine validate after the last step, whatever the
-    interval; the latter also where it saves."""
-    changes = {"train__max_num_steps": 10, "validation__enable": True, "validation__freq": 20}
-    never = found("train", engine, train__ckpt__save_freq=30, **changes)["SPEC-VALIDATION-NEVER"]
-    assert (never.severity, never.fix.changes) == (f.WARNING, {"validation.freq": 5})
-    saves = found("train", engine, train__ckpt__save_freq=5, **changes)
-    assert ("SPEC-VALIDATION-NEVER" in saves) == (engine != "transformers")
-
-
 def test_epochs_that_a_limit_of_steps_cuts_are_beyond_the_run(facts):
     """20 records in batches of 4: 5 steps an epoch."""
     changes = {"train__max_num_steps": 3, "validation__enable": True}
@@ -660,80 +561,10 @@ def test_several_replicas_take_a_batch_each(facts):
     assert Case("train", "transformers", changed("train", spec), facts).ranks == 2
 
 
-@pytest.mark.parametrize("value, is_taken", [(-1, True), (1, True), (0, False), (-2, False)])
-def test_all_checkpoints_may_be_kept_as_cosmos_rl_has_it(value, is_taken):
-    refused = [one for one in found("train", train__ckpt__max_keep=value).values()
-               if one.where == "train.ckpt.max_keep"]  # fmt: skip
-    assert bool(refused) != is_taken
-
-
-@pytest.mark.parametrize("engine", ["tao", "cosmos-rl", "transformers"])
-def test_optimizers_that_cosmos_rl_takes_from_torchao(engine):
-    one = found("train", engine, train__optm_name="AdamW8bit")
-    assert "SPEC-VALUE" not in one and "train.optm_name" in one["SPEC-KEY-EXTRA"].message
-    assert ("SPEC-ENGINE-KEY" in one) == (engine == "transformers")
-    if engine == "transformers":
-        fix = one["SPEC-ENGINE-KEY"].fix.changes
-        assert fix == {"train.optm_name": None}
-        mended = found("train", engine, train__optm_name=None)
-        assert not [told for told in mended.values() if told.where == "train.optm_name"]
-    assert "SPEC-VALUE" in found("train", engine, train__optm_name="AdamW4bit")
-
-
 def test_a_zero_is_taken_away_where_it_means_off():
     for value, changes in ((0, {"validation.freq_in_epoch": None}), (-3, {})):
         one = found("train", validation__freq_in_epoch=value)["SPEC-VALUE"]
         assert (one.fix.changes, one.fix.sure) == (changes, False)
-
-
-def test_warm_up_steps_that_are_rounded_do_not_fill_the_run():
-    for written, steps, fix in ((2.5, 3, 0.03), (20.0, 1000, 20), (20.0, None, 20)):
-        one = found("train", train__optm_warmup_steps=written, train__max_num_steps=steps)
-        (mended,) = one["SPEC-WARMUP-FLOAT"].fix.changes.values()
-        assert (mended, type(mended)) == (fix, type(fix))
-
-
-def test_answers_that_nobody_validates_decide_no_best():
-    asked = {"custom__transformers_engine__best_by": "val_accuracy"}
-    one = found("train", "transformers", custom__transformers_engine__validate_answers=8, **asked)
-    assert one["SPEC-ANSWERS-OFF"].fix == Fix(flags={"--eval-root": "DIR"})
-
-
-UNREAD = {"vision__min_frames": 9, "vision__max_frames": 8, "vision__resized_height": 64}
-
-
-@pytest.mark.parametrize(
-    "action, engine, changes",
-    [
-        ("inference", "tao", UNREAD),
-        ("quantize", "tao", {**UNREAD, "vision__fps": 2, "vision__max_pixels": 100}),
-        ("train", "tao", {"custom__transformers_engine__best_by": "val_accuracy"}),
-        ("train", "cosmos-rl", {"custom__transformers_engine__feature_cache_gib": 2.0}),
-    ],
-)
-def test_a_key_that_the_engine_does_not_read_breaks_no_rule(action, engine, changes):
-    """It is told as such, and its value refuses no launch."""
-    found_now = found(action, engine, **changes)
-    told = rules.check(
-        action, engine, changed(action, {k.replace("__", "."): v for k, v in changes.items()})
-    )
-    unread = {one.where for one in told if one.id == "SPEC-ENGINE-KEY"}
-    assert unread and unread <= {key.replace("__", ".") for key in changes}
-    assert not [one for one in found_now.values() if one.severity == f.ERROR]
-
-
-def test_frames_that_no_pixel_budget_holds_are_mended_without_longer_records():
-    """To take the budget away would let each frame have six times as many tokens."""
-    few = found("train", custom__vision__nframes=56, custom__vision__total_pixels=3774873)
-    assert few["SPEC-PIXELS-BUDGET"].fix.changes == {"custom.vision.nframes": 54}
-    none = found("train", custom__vision__nframes=8, custom__vision__total_pixels=100000)
-    needed = {"custom.vision.total_pixels": 550503}
-    assert none["SPEC-PIXELS-BUDGET"].fix.changes == needed
-    held = {"custom__vision__nframes": 8, "custom__vision__total_pixels": 550503}
-    assert "SPEC-PIXELS-BUDGET" not in found("train", **held)
-    sized = {"custom__vision__resized_height": 64, "custom__vision__resized_width": 64}
-    held["custom__vision__total_pixels"] = 100000
-    assert "SPEC-PIXELS-BUDGET" not in found("train", **held, **sized)
 
 
 def test_a_quantization_without_data_has_no_length_to_keep(facts):
@@ -745,28 +576,9 @@ def test_a_quantization_without_data_has_no_length_to_keep(facts):
     assert ids <= found("quantize", "transformers", facts=facts, **changes).keys()
 
 
-def test_a_fresh_start_is_no_advice_where_the_output_is_on_another_machine(tmp_path):
-    here = found("train", train__resume=True, train__output_dir=str(tmp_path))
-    assert here["SPEC-RESUME-NOTHING"].fix.changes == {"train.resume": False}
-    elsewhere = found("train", train__resume=True, train__output_dir="/lustre/no/such/out")
-    nothing = elsewhere["SPEC-RESUME-NOTHING"]
-    assert not nothing.fix and "/lustre/no/such/out is no folder here" in nothing.message
-
-
 def test_fewer_batches_are_a_fix_where_the_spec_leaves_the_prefetch_to_torch():
     table = document.template("train")
     document.set_value(table, lengths.LOADERS, 4)
     document.delete(table, lengths.PREFETCH)
     fix = lengths.fewer_batches(Case("train", "tao", table))
     assert fix.changes == {lengths.LOADERS: 1, lengths.PREFETCH: 1}
-
-
-@pytest.mark.parametrize(
-    "engine, key", [("tao", "train.optm_warmup_epochs"), ("cosmos-rl", "train.optm_warmup_steps")]
-)
-def test_a_long_warm_up_is_mended_by_the_key_that_the_engine_reads(engine, key):
-    asked = {"train.optm_warmup_epochs": 0.5, "train.epoch": 1, "train.max_num_steps": 60}
-    table = changed("train", asked)
-    document.delete(table, "train.optm_warmup_steps")
-    told = {one.id: one for one in rules.check("train", engine, table)}
-    assert list(told["SPEC-WARMUP-LONG"].fix.changes) == [key]

@@ -13,7 +13,6 @@ from support_specs import write_facts
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import fitting
 from cosmos_reason.rules.case import COUNTED_BYTES, Case
@@ -204,24 +203,6 @@ def test_a_training_that_goes_on_takes_the_engine_of_its_parent_job(here, job):
     assert fixes == {"replace --engine tao with --engine transformers"}
 
 
-@pytest.mark.parametrize(
-    ("written", "finding"),
-    [
-        ("nvidia/Cosmos-Reason2-7B", "SPEC-MODEL-UNKNOWN"),
-        ("hf_model://nvidia/Cosmos3-Nanoo", "SPEC-MODEL-UNKNOWN"),
-        ("nvidia/Cosmos-Reason2-32B", "SPEC-MODEL-UNPROVEN"),
-        ("reason2-32b", "SPEC-MODEL-UNPROVEN"),
-        ("nvidia/Cosmos3-Super", "SPEC-MODEL-UNPROVEN"),
-        ("/not/here", "SPEC-PATH-NOT-HERE"),
-    ],
-)
-def test_models_that_may_not_exist_are_a_warning_and_no_other_is_proposed(here, written, finding):
-    for engine in ("tao", "cosmos-rl"):
-        code, found, _ = run(f"train --engine {engine} --model {written}")
-        assert (code, found[finding].severity) == (0, f.WARNING)
-        assert not [one for one in found.values() if "--model" in str(one.fix)]
-
-
 @pytest.mark.parametrize("engine", ["tao", "cosmos-rl"])
 @pytest.mark.parametrize("written", ["nvidia/Cosmos-Reason2-32B", "nvidia/Cosmos3-Super"])
 def test_a_32b_model_is_sharded_over_all_nodes_where_all_its_weights_are_trained(
@@ -237,29 +218,6 @@ def test_a_32b_model_is_sharded_over_all_nodes_where_all_its_weights_are_trained
         assert sizes == [shards, replicas]
     _, found, _ = run(f"train --engine {engine} --model {written} --tuning full --gpus-per-node 1")
     assert "SPEC-GPUS-FEW" in found  # though "2B" is part of its name
-
-
-@pytest.mark.parametrize("written", ["nvidia/Cosmos3-Edge", "lab/cosmos3-edge-x"])
-@pytest.mark.parametrize("action", ["train", "quantize"])
-def test_a_model_that_one_engine_loads_is_sent_there_and_no_other_is_proposed(
-    here, action, written
-):
-    code, found, _ = run(f"{action} --engine tao --model {written}")
-    assert code == 1 and found["SPEC-MODEL-FAMILY"].severity == f.ERROR
-    assert found["SPEC-MODEL-FAMILY"].fix.flags == {"--engine": "transformers"}
-    assert ("SPEC-MODEL-UNPROVEN" in found) == (not written.startswith("lab/"))
-    if not written.startswith("lab/"):
-        assert "cosmos-framework" in found["SPEC-MODEL-UNPROVEN"].message
-    assert not [one for one in found.values() if "--model" in str(one.fix)]
-    code, found, _ = run(f"{action} --engine transformers --model {written}")
-    assert code == 0 and "SPEC-MODEL-FAMILY" not in found
-    _, found, _ = run(f"grpo --engine cosmos-rl --model {written}")
-    assert found["SPEC-MODEL-FAMILY"].fix == Fix()
-    assert "which NVIDIA trains with cosmos-framework" in found["SPEC-MODEL-FAMILY"].message
-    assert (
-        not {"SPEC-MODEL-UNKNOWN", "SPEC-PATH-NOT-HERE"}
-        & run("train --model Qwen/Qwen3-VL-2B-Instruct")[1].keys()
-    )
 
 
 @pytest.mark.parametrize("tuning", ["full", "lora"])
@@ -341,14 +299,6 @@ def test_records_that_fill_no_batch_are_told(here, drop_last, told):
     line = "train --train-root data --gpus-per-node 2 --global-batch 16 --dataset-facts "
     line += f"{write_facts(here, 24)} --set dataloader_drop_last={drop_last}"
     assert told in printed(here, line)
-
-
-def test_the_steps_of_the_warmup_are_told(here):
-    line = f"train --dataset-facts {write_facts(here, 400)}"  # 100 steps an epoch, two epochs
-    told = run(line)[1]["SPEC-STEPS"].message
-    assert "a warm-up of 3 % of 200 steps is 6 steps" in told
-    assert "15 of 200 steps" in run(f"{line} --set warmup=15")[1]["SPEC-STEPS"].message
-    assert "SPEC-STEPS" not in run("train")[1]
 
 
 @pytest.mark.parametrize(
@@ -668,18 +618,6 @@ def test_one_gpu_is_shared_unless_the_mode_is_named(here):
     made = run(f"{small} --set rollout.gpu_memory_utilization=0.2")[2]
     assert made["rollout"]["gpu_memory_utilization"] == 0.2
     assert "SPEC-GPUS-GRPO" in run(f"{small} --set mode=disaggregated")[1]
-
-
-def test_a_whole_8b_is_refused_on_one_gpu_with_what_it_would_take(here):
-    line = "grpo --engine cosmos-rl --gpus-per-node 1 --model reason2-8b"
-    code, found, _ = run(line)
-    refused = found["SPEC-SHARED-MEMORY"]
-    assert code == 1 and refused.severity == f.ERROR and "on a B200" in refused.message
-    assert float(re.search(r"\((\d+) GiB", refused.message)[1]) > 160
-    code, found, _ = run(f"{line} {refused.fix}")
-    assert code == 0 and "H100" not in found["SPEC-SHARED-FITS"].message
-    told = run(f"{line} {refused.fix} --set train.master_dtype=bfloat16")[1]
-    assert "H100 80GB 0.3" in told["SPEC-SHARED-FITS"].message
 
 
 @pytest.mark.parametrize("profile", ["small-dataset", "tao-default"])

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT, run_script
-from support_specs import RECORDS, run
+from support_specs import RECORDS, run, write_facts
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.rules import explain, spec_rules
@@ -51,7 +51,11 @@ def here(tmp_path, monkeypatch):
 
 
 def make(tmp_path):
-    """A working folder with train/ and held_out/ dataset roots and a finished train job."""
+    """A working folder with train/ and held_out/ dataset roots, a finished train job, and facts of
+    data that lie elsewhere: of 20 records, one with a clip of 6 frames, and of 400."""
+    for name, frames in (("few", [64] * 19 + [6]), ("many", [64] * 400)):
+        (tmp_path / name).mkdir()
+        write_facts(tmp_path / name, len(frames), frames)
     for name in ("train", "held_out"):
         files.write_text(tmp_path / "data" / name / "annotations.json", RECORDS)
     run("train --train-root data/train --model reason2-2b", f"{JOB}/spec.toml")
