@@ -39,18 +39,7 @@ from cosmos_reason.tuning import commands, page, prepare, runner, study, suggest
 
 NAME = "tune_hyperparameters.py"
 # Flags that say what a study is; they need --spec.
-SEARCH_FLAGS = {
-    "words",
-    "objective",
-    "sampler",
-    "seed",
-    "pruner",
-    "eval_spec",
-    "guard_root",
-    "dataset_facts",
-    "metric_file",
-    "engine",
-}
+SEARCH_FLAGS = {field.name for field in dataclasses.fields(prepare.Request)} - {"spec"}
 
 COMMON = "--study --spec --words --range --trials --hours --gpu-ids --platform --objective"
 
@@ -207,22 +196,9 @@ def described(args: argparse.Namespace) -> tuple[dict | None, list[Finding]]:
             message += "neither"
             raise findings.bad_input("USAGE", "--spec", message, Fix(flags={"--spec": "spec.toml"}))
         return None, []
-    engine = args.engine or origins.engine_of(args.spec, args.platform or "local", "train")
-    request = prepare.Request(
-        spec=args.spec,
-        engine=engine,
-        objective=args.objective,
-        words=args.words,
-        ranges=tuple(args.range),
-        evaluate=args.eval_spec,
-        guard=args.guard_root,
-        facts=args.dataset_facts,
-        metric_file=args.metric_file,
-        sampler=args.sampler,
-        pruner=args.pruner,
-        seed=args.seed,
-    )
-    described_plan, found = prepare.prepare(request)
+    said = {name: getattr(args, name) for name in ("spec", *SEARCH_FLAGS)}
+    said["engine"] = args.engine or origins.engine_of(args.spec, args.platform or "local", "train")
+    described_plan, found = prepare.prepare(prepare.Request(**said))
     if findings.has_errors(found):
         raise Failure(found, findings.EXIT_BAD_INPUT)
     return described_plan, found

@@ -465,7 +465,7 @@ def test_general_questions_belong_to_the_study(folder, monkeypatch):
     assert code == 2 and found["findings"][0]["where"] == "--spec"
     monkeypatch.chdir(folder)
     request = prepare.Request(
-        folder / "spec.toml", "transformers", "accuracy", guard=str(folder / "general")
+        folder / "spec.toml", "transformers", "accuracy", guard_root=str(folder / "general")
     )
     plan, _ = prepare.prepare(request)
     general_file = str(folder / "general/annotations.json")

@@ -7,6 +7,7 @@ import copy
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -37,20 +38,20 @@ PROXY = (
 
 @dataclass(frozen=True)
 class Request:
-    """A study as the command line describes it.
+    """A study as the flags of the command line describe it, by their names.
 
-    `evaluate`: the spec that judges trials, the validation data when it is None; `guard`: the root
-    of general questions to ask besides.
+    `eval_spec` judges trials, the validation data when it is None; `guard_root` holds general
+    questions to ask besides.
     """
 
     spec: Path
     engine: str
     objective: str
     words: str = ""
-    ranges: tuple[str, ...] = ()
-    evaluate: Path | None = None
-    guard: str | None = None
-    facts: Path | None = None
+    range: Sequence[str] = ()
+    eval_spec: Path | None = None
+    guard_root: str | None = None
+    dataset_facts: Path | None = None
     metric_file: Path | None = None
     sampler: str = "tpe"
     pruner: str = "halving"
@@ -73,7 +74,7 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
         plain += ["--platform", platforms[0]] if platforms else []
         raise findings.bad_input("TUNE-NOT-RUNNABLE", template, message, shlex.join(plain))
     table = located("train", engine, request.spec)
-    found = rules.check("train", engine, table, request.facts, launch=True)
+    found = rules.check("train", engine, table, request.dataset_facts, launch=True)
     if findings.has_errors(found):
         found = with_one_fix(found, "train", request.spec, engine)
         raise Failure(found, findings.EXIT_CHECKS_FAILED)
@@ -82,8 +83,8 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
     # The training records of each data-parallel rank; None where nobody here can count them.
     cap = records = None
     annotated = Path(document.get(table, TRAIN_ANNOTATIONS, ""))
-    if request.facts:
-        records = read_facts(request.facts)["records"]
+    if request.dataset_facts:
+        records = read_facts(request.dataset_facts)["records"]
     elif annotated.is_file():
         samples, *_ = annotations.read(annotated)
         records = len(samples)
@@ -94,14 +95,14 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
     for key, origin in origins.of_values(request.spec).items():
         if origin.startswith("--set "):
             set_by_user.add(key)
-    dimensions, found = space.build(table, request.words, request.ranges, cap, set_by_user)
-    problems = objective_findings(table, request.objective, request.metric_file, request.guard)
+    dimensions, found = space.build(table, request.words, request.range, cap, set_by_user)
+    problems = objective_findings(table, request.objective, request.metric_file, request.guard_root)
     found += with_one_fix(problems, "train", request.spec, engine)
     evaluate = None
     if request.objective != VAL_LOSS:
-        evaluate, problems = evaluation(table, request.evaluate, engine, request.guard)
-        if request.evaluate:
-            found += with_one_fix(problems, "evaluate", request.evaluate, engine)
+        evaluate, problems = evaluation(table, request.eval_spec, engine, request.guard_root)
+        if request.eval_spec:
+            found += with_one_fix(problems, "evaluate", request.eval_spec, engine)
         else:
             found += with_one_fix(problems, "train", request.spec, engine)
     plan = {
@@ -112,7 +113,7 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
         "dimensions": [asdict(dimension) for dimension in dimensions],
         "objective": request.objective,
         "engine": engine,
-        "facts": str(request.facts.absolute()) if request.facts else None,
+        "facts": str(request.dataset_facts.absolute()) if request.dataset_facts else None,
         "metric_file": str(request.metric_file.absolute()) if request.metric_file else None,
         "sampler": request.sampler,
         "pruner": request.pruner,
