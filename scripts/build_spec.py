@@ -15,6 +15,7 @@ examples:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -178,26 +179,21 @@ def build(args) -> Draft:
         if draft.action == "train":
             ranks = of_sound_values(draft.action, draft.engine, draft.spec).ranks
         command_line.take_global_batch(draft, args.global_batch, ranks)
-    look_at_model(draft)
-    command_line.look_for_paths(draft)
-    if args.spec:
-        command_line.locate_own_paths(draft)
-    return draft
-
-
-def look_at_model(draft: Draft) -> None:
-    """Take from the model's folder, or from the Hub, what they tell of it, and refuse what the
-    engine cannot load."""
+    # What the folder of the model, or the Hub, tells of it.
     model = document.get(draft.spec, draft.params["model"])
-    is_folder = isinstance(model, str) and model.startswith("/")
-    if is_folder or draft.follows:
+    is_folder = (isinstance(model, str) and model.startswith("/")) or draft.follows
+    if is_folder:
         from cosmos_reason.rules import model_folder
 
         model_folder.refuse_no_model(draft)
     models.refuse_unloadable(draft)
-    if is_folder or draft.follows:
+    if is_folder:
         model_folder.take_adapter(draft)
         model_folder.take_training(draft)
+    command_line.look_for_paths(draft)
+    if args.spec:
+        command_line.locate_own_paths(draft)
+    return draft
 
 
 def take_base(draft: Draft, args, asked: set[str]) -> None:
@@ -210,7 +206,7 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
     elif args.spec:
         from cosmos_reason.rules import inherited
 
-        draft.attempt(inherited.take_file, draft, args.spec, asked)
+        draft.attempt(inherited.take_file, draft, args.spec, asked, args.table)
     if not draft.spec and not resumes:
         draft.overlay(document.template(args.action), TEMPLATE)
     if args.parent_job:
@@ -395,10 +391,16 @@ def by_site(place: site.Site, found: list[f.Finding]) -> list[f.Finding]:
 
 def recognise(args) -> list[f.Finding]:
     """Set the action and the engine that were not named, by the spec to start from."""
-    if not args.action and args.spec:
-        table = document.load(Path(args.spec))
-        is_read = actions.is_of_framework(table)  # as a train spec, which is not one of its own
-        args.action = "train" if is_read else actions.of_table(table, Path(args.spec))
+    args.table = None  # what --spec holds
+    if args.spec and not args.action:
+        args.table = document.load(Path(args.spec))
+        is_read = actions.is_of_framework(
+            args.table
+        )  # as a train spec, which is not one of its own
+        args.action = "train" if is_read else actions.of_table(args.table, Path(args.spec))
+    elif args.spec:
+        with contextlib.suppress(f.Failure):  # which is told with all else that is wrong
+            args.table = document.load(Path(args.spec))
     refuse_usage(args)
     if args.engine:
         return []
@@ -407,11 +409,10 @@ def recognise(args) -> list[f.Finding]:
         args.engine = model_names.read_table(record).get("engine")
         if args.engine in bundle.ENGINES:
             return []
-    args.engine = origins.engine_of(args.spec)
-    by_keys = origins.engine_by_keys(args.spec)
-    if not by_keys:
+    args.engine, key = origins.engine_and_key(args.spec, table=args.table)
+    if not key:
         return []
-    message = f"read as a spec for {args.engine}, because of its {by_keys[1]}"
+    message = f"read as a spec for {args.engine}, because of its {key}"
     return [f.info("SPEC-ENGINE-TOLD", "--engine", message)]
 
 

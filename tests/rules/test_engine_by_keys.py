@@ -26,16 +26,14 @@ from cosmos_reason.spec import document, origins
 )  # fmt: skip
 def test_keys_tell_the_engine(here, text, told):
     (here / "guide.toml").write_text(text)
-    assert origins.engine_by_keys("guide.toml") == told
-    usual = {"local": "transformers", "docker": "tao"}
-    for platform, engine in usual.items():
-        assert origins.engine_of("guide.toml", platform) == (told[0] if told else engine)
+    for platform, engine in {"local": "transformers", "docker": "tao"}.items():
+        assert origins.engine_and_key("guide.toml", platform) == (told or (engine, ""))
 
 
 def test_our_own_templates_and_specs_tell_nothing(here):
     for action in ("train", "evaluate", "inference", "quantize"):
         document.dump(document.template(action), here / "ours.toml")
-        assert origins.engine_by_keys("ours.toml") is None
+        assert origins.engine_and_key("ours.toml") == ("tao", "")
     files.write_json(here / "guide.origins.json", {"engine": "tao", "action": "train"})
     (here / "guide.toml").write_text(CLEAN["guide"])
     assert origins.engine_of("guide.toml", "local") == "tao"

@@ -30,12 +30,13 @@ LIST_JOBS = "scripts/launch_job.py list"
 # ---- an earlier spec -----------------------------------------------------------------------------
 
 
-def take_file(draft: Draft, file: str, asked: set[str]) -> None:
+def take_file(draft: Draft, file: str, asked: set[str], table: dict | None) -> None:
     """Start from an earlier spec; where its values came from is read from the origins beside it.
 
-    `asked`: keys that the command line sets.
+    `asked`: keys that the command line sets. `table`: what the file holds; None where it could not
+    be read, which is told here.
     """
-    table = document.load(Path(file))
+    table = document.load(Path(file)) if table is None else table
     if draft.action in actions.TRAINING and flat_configs.is_flat_config(table):
         said = dict.fromkeys(asked, "") | draft.flags
         options = {"given": draft.spec_given, "said": said, "action": draft.action}

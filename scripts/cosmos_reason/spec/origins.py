@@ -3,6 +3,7 @@ was laid out for, the origin of each value, and what build_spec said of it."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterable
@@ -85,27 +86,33 @@ def engine_of(
     action: str | None = None,
     table: dict | None = None,
 ) -> str:
+    """Return the engine that a spec is for, as `engine_and_key`."""
+    return engine_and_key(spec, platform, action, table)[0]
+
+
+def engine_and_key(
+    spec: str | Path | None,
+    platform: str = "docker",
+    action: str | None = None,
+    table: dict | None = None,
+) -> tuple[str, str]:
     """Return the engine that build_spec made a spec for (one of `action`, when given), as it noted
     beside it: a spec that was edited since is still meant for it, and so is a copy, which says it
-    itself. Without a note, the engine that its keys tell, else the usual one of the platform.
-    `table` is what the file holds, where somebody has read it."""
+    itself. Without a note, the engine that its keys tell, with the key, else the usual one of the
+    platform. `table` is what the file holds, where somebody has read it."""
     record = {}
     if spec and os.path.isfile(spec):
         record = _read(spec)
-    in_words = "" if record else _engine_in_words(spec)
-    if in_words:
-        return in_words
-    is_noted = record.get("engine") in bundle.ENGINES
-    if is_noted and action in (None, record.get("action")):
-        return record["engine"]
-    by_keys = None
-    if table is not None and not record:
-        by_keys = actions.engine_by_keys(table)
-    elif not is_noted:
-        by_keys = engine_by_keys(spec)
-    if by_keys:
-        return by_keys[0]
-    return "transformers" if platform == "local" else "tao"
+        in_words = "" if record else _engine_in_words(spec)
+        if in_words:
+            return in_words, ""
+    if record.get("engine") in bundle.ENGINES and action in (None, record.get("action")):
+        return record["engine"], ""
+    if spec and os.path.isfile(spec) and table is None and not record:
+        with contextlib.suppress(Failure):  # what is no spec others say
+            table = document.load(Path(spec))
+    by_keys = actions.engine_by_keys(table) if table is not None and not record else None
+    return by_keys or ("transformers" if platform == "local" else "tao", "")
 
 
 def facts_of(spec: str | Path) -> Path | None:
@@ -116,21 +123,8 @@ def facts_of(spec: str | Path) -> Path | None:
     return None
 
 
-def engine_by_keys(spec: str | Path | None) -> tuple[str, str] | None:
-    """Return the engine that the keys of a spec from elsewhere tell, and by which; None for one of
-    our own and for what is no spec, which others say."""
-    if not spec or not os.path.isfile(spec) or _read(spec) or _engine_in_words(spec):
-        return None
-    try:
-        return actions.engine_by_keys(document.load(Path(spec)))
-    except Failure:
-        return None
-
-
-def _engine_in_words(spec: str | Path | None) -> str:
+def _engine_in_words(spec: str | Path) -> str:
     """Return the engine that one of the first lines of a spec names; empty where none does."""
-    if not spec or not os.path.isfile(spec):
-        return ""
     with open(spec, encoding="utf-8", errors="replace") as lines:
         first = [line.strip() for line in itertools.islice(lines, NOTED_WITHIN)]
     named = [line.removeprefix(document.ENGINE_NOTE) for line in first]
