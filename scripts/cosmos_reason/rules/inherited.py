@@ -70,27 +70,19 @@ def take_file(draft: Draft, file: str, asked: set[str], table: dict | None) -> N
     message = f"got {actions.a_spec(other)}, expected {actions.a_spec(draft.action)}"
     given = draft.spec_given
     fix = Fix(command=f"drop {given}")
-    kept = _view_worth_keeping(draft, table, asked)
-    # An empty system message is none: it need not be said again.
-    kept = {key: value for key, value in kept.items() if value != ""}
+    # What a training spec says of frames, pixels and system message that the template and the
+    # command line do not. An empty system message is none: it need not be said again.
+    kept = {}
+    if draft.action not in actions.TRAINING:
+        sampling = {f"{draft.params['vision']}.{name}" for name in ("nframes", "fps")}
+        decided = asked | sampling if asked & sampling else asked
+        template = document.template(draft.action)
+        for key, value in actions.trained_view(table, draft.action).items():
+            if key not in decided and document.get(template, key) != value and value != "":
+                kept[key] = value
     if kept:
         fix = Fix(command=f"replace {given} with", changes=kept)
     draft.refuse("SPEC-ACTION", file, message, fix)
-
-
-def _view_worth_keeping(draft: Draft, trained: dict, asked: set[str]) -> dict[str, object]:
-    """Return what a training spec says of frames, pixels and system message that the template and
-    the command line do not."""
-    if draft.action in actions.TRAINING:
-        return {}
-    sampling = {f"{draft.params['vision']}.{name}" for name in ("nframes", "fps")}
-    decided = asked | sampling if asked & sampling else asked
-    template = document.template(draft.action)
-    kept = {}
-    for key, value in actions.trained_view(trained, draft.action).items():
-        if key not in decided and document.get(template, key) != value:
-            kept[key] = value
-    return kept
 
 
 # ---- a job ---------------------------------------------------------------------------------------

@@ -160,32 +160,29 @@ def unknown_keys(action: str, key: str, value) -> Iterator[findings.Finding]:
     if told and not isinstance(value, dict):
         yield _of_other_trainer(action, key, value, told)
         return
-    same = same_elsewhere(action, key)
-    close = misspelt(action, key)
+    same = same_elsewhere(action, key)  # means the same
+    close = misspelt(action, key)  # is written much the same
     if isinstance(value, dict) and value and not close:
         for name, inner in value.items():
             yield from unknown_keys(action, f"{key}.{name}", inner)
-    else:
-        yield _unknown_key(action, key, value, same, close)
-
-
-def _unknown_key(action: str, key: str, value, same: str, close: list[str]) -> findings.Finding:
-    """Report an unknown key. `same` means the same as `key`, `close` is written much the same."""
+        return
+    others = []
     for other in bundle.ACTIONS:
         name = full_name(other, key)
         if other != action and name in document.keys(other):
-            got = f"a key of the {other} spec" + ("" if name == key else f", {name}")
-            fix = _renaming(action, key, same, value)
-            return _unknown(action, key, got, [same] if same else [], fix)
+            others.append(f"a key of the {other} spec" + ("" if name == key else f", {name}"))
     inside = [name for name in document.keys(action) if name.startswith(f"{key}.")]
-    if inside and not isinstance(value, dict):
-        return _unknown(action, key, "a table", inside[:3], Fix())
-    if same:
+    got, near, fix = "an unknown key", close, Fix()
+    if inside and not others and not isinstance(value, dict):
+        got, near = "a table", inside[:3]
+    elif others or same:
+        got, near = (others or [got])[0], [same] if same else []
         fix = _renaming(action, key, same, value)
-        return _unknown(action, key, "an unknown key", [same], fix)
-    is_sure = close and len(document.last_part(key)) >= LONG_ENOUGH
-    fix = _renaming(action, key, close[0], value) if is_sure else Fix()
-    return _unknown(action, key, "an unknown key", close, fix)
+    elif close and len(document.last_part(key)) >= LONG_ENOUGH:
+        fix = _renaming(action, key, close[0], value)
+    hint = f" Did you mean {', '.join(near)}?" if near else ""
+    message = f"got {got}, expected a key that {actions.a_spec(action)} has.{hint}"
+    yield findings.error("SPEC-KEY-UNKNOWN", key, message, fix)
 
 
 def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
@@ -284,12 +281,6 @@ def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
             one = replace(one, message=message, fix=fix)
         joined.append(one)
     return joined
-
-
-def _unknown(action: str, key: str, got: str, near: list[str], fix: Fix) -> findings.Finding:
-    hint = f" Did you mean {', '.join(near)}?" if near else ""
-    message = f"got {got}, expected a key that {actions.a_spec(action)} has.{hint}"
-    return findings.error("SPEC-KEY-UNKNOWN", key, message, fix)
 
 
 def _renaming(action: str, key: str, name: str, value) -> Fix:
