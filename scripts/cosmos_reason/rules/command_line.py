@@ -20,8 +20,10 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.draft import (
     LORA,
+    PROFILE,
     TEMPLATE,
     TRAIN_ROOT,
+    TUNING,
     Draft,
     absolute,
     brief,
@@ -87,13 +89,12 @@ def _move_rate(draft: Draft, tuning: str) -> None:
     another."""
     # A rate of all weights under adapters learns next to nothing, the other way round it diverges.
     before = document.get(draft.spec, RATE)
-    origin = draft.origins.get(RATE, "")
     rates = {
         "full": document.get(document.template(draft.action), RATE),
         "lora": bundle.skill_info()["tuning"]["lora"][draft.action][RATE],
     }
-    chosen_here = origin.startswith(("template", "profile", "--tuning"))
-    if origin.startswith("--set") or not (chosen_here or before in rates.values()):
+    is_ours = draft.is_from(RATE, TEMPLATE, PROFILE, TUNING) or before in rates.values()
+    if draft.is_from(RATE, "--set") or not is_ours:
         return
     draft.put(RATE, rates[tuning], f"--tuning {tuning}")
     suited = "adapters" if tuning == "lora" else "all weights"
@@ -220,7 +221,7 @@ def _take_defaults(draft: Draft, family: Family) -> None:
         ]
     for key, value in chosen.items():
         origin = draft.origins.get(key, TEMPLATE)
-        if origin.startswith((TEMPLATE, "--tuning")) and key in document.keys(draft.action):
+        if origin.startswith((TEMPLATE, TUNING)) and key in document.keys(draft.action):
             draft.put(key, value, origin)  # nobody chose it: a training's own values go before
 
 

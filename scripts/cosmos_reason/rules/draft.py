@@ -23,7 +23,8 @@ from cosmos_reason.spec import actions, document, names
 from cosmos_reason.spec.keys import BATCH
 
 LORA = "policy.lora"
-TEMPLATE = "template"  # the origin of values that nobody chose
+# Where values come from that nobody chose; the words of an origin begin so.
+TEMPLATE, PROFILE, TUNING = "template", "profile", "--tuning"
 LONG_FLAG = 200  # characters
 KEPT_OF_LONG_FLAG = 50  # say which one is meant
 TRAIN_ROOT = "--train-root"
@@ -91,6 +92,10 @@ class Draft:
     def put(self, key: str, value, origin: str) -> None:
         document.set_value(self.spec, key, value)
         self.origins[key] = origin
+
+    def is_from(self, key: str, *sources: str) -> bool:
+        """Return whether the value of a key came from one of these."""
+        return self.origins.get(key, "").startswith(sources)
 
     def overlay(self, table: dict, origin: str, origins: dict[str, str] | None = None) -> None:
         """Take over a spec that was written earlier, its paths and model names as they are written

@@ -12,7 +12,7 @@ from cosmos_reason.base.fix import value_text
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import Case, of_sound_values
-from cosmos_reason.rules.draft import Draft
+from cosmos_reason.rules.draft import PROFILE, TEMPLATE, Draft
 from cosmos_reason.rules.keys import (
     MINI_BATCH,
     SAVE,
@@ -33,7 +33,7 @@ LEAST_STEPS = 100  # a run with fewer learns more from the template's small batc
 EPOCH_STEPS = range(20, 501)  # of an epoch that is worth a save, and not too much to lose
 LONGEST = 4096  # tokens of a record, of which recipes put so many through at once
 RUN_LENGTH = "steps of the run:"  # where an interval comes from that was fitted to the run
-NOT_ASKED_FOR = ("template", "training of ", "parent job ")
+NOT_ASKED_FOR = (TEMPLATE, "training of ", "parent job ")
 SWITCHES = {SAVE: "train.ckpt.enable_checkpoint", VALIDATE: "validation.enable"}
 
 
@@ -63,9 +63,9 @@ def take_recipe(draft: Draft, facts: Path | None, is_new: bool) -> Case:
     if is_free:
         by_epoch = _take_cadence(draft, case)
     if is_new and not by_epoch:
-        if draft.origins.get(SAVE_EPOCHS, "").startswith("template"):
-            draft.put(SAVE_EPOCHS, 0, "template, by steps")
-        if draft.origins.get(VALIDATE_EPOCHS, "").startswith("template"):
+        if draft.is_from(SAVE_EPOCHS, TEMPLATE):
+            draft.put(SAVE_EPOCHS, 0, f"{TEMPLATE}, by steps")
+        if draft.is_from(VALIDATE_EPOCHS, TEMPLATE):
             document.delete(draft.spec, VALIDATE_EPOCHS)
     if is_new and is_free and not by_epoch:
         every, an_epoch = document.get(draft.spec, SAVE), case.steps_per_epoch
@@ -81,10 +81,10 @@ def take_recipe(draft: Draft, facts: Path | None, is_new: bool) -> Case:
 
 
 def _are_free(draft: Draft, keys: tuple[str, ...], is_new: bool) -> bool:
-    origins = [draft.origins[key] for key in keys if key in draft.origins]
-    if not is_new and not any(origin.startswith(RECIPES) for origin in origins):
+    if not is_new and not any(draft.is_from(key, RECIPES) for key in keys):
         return False
-    return all(origin.startswith(("template", RECIPES)) for origin in origins)
+    there = [key for key in keys if key in draft.origins]
+    return all(draft.is_from(key, TEMPLATE, RECIPES) for key in there)
 
 
 def _take_batch(draft: Draft, case: Case) -> list[str]:
@@ -137,13 +137,13 @@ def _put_back(draft: Draft, keys: tuple[str, ...]) -> None:
     """Put the template's values back where they were replaced here for other data or GPUs."""
     template = document.template(draft.action)
     for key in keys:
-        if not draft.origins.get(key, "").startswith(RECIPES):
+        if not draft.is_from(key, RECIPES):
             continue
         value = document.get(template, key)
         if value is None:
             document.delete(draft.spec, key)
         else:
-            draft.put(key, value, "template")
+            draft.put(key, value, TEMPLATE)
 
 
 # ---- for the engine and the length of the run ----------------------------------------------------
@@ -163,7 +163,7 @@ def fit_to_engine(draft: Draft, steps_per_epoch: int | None, steps: int | None) 
         type(every) is int
         and every >= 1
         and document.get(draft.spec, "validation.enable") is True
-        and draft.origins.get(VALIDATE) in ("template", None)
+        and draft.origins.get(VALIDATE) in (TEMPLATE, None)
         and document.get(draft.spec, VALIDATE_EPOCHS) is None
     ):
         if not bundle.is_cosmos_rl(draft.engine):
@@ -180,8 +180,7 @@ def fit_to_engine(draft: Draft, steps_per_epoch: int | None, steps: int | None) 
     # somebody asked for one, which is warned of.
     program = bundle.skill_info()["engines"][draft.engine]["actions"].get(draft.action, {})
     for key, schema in document.keys(draft.action).items() if "flags" in program else ():
-        is_ours = draft.origins.get(key, "").startswith(NOT_ASKED_FOR)
-        if is_ours and draft.engine not in schema["x-engines"]:
+        if draft.is_from(key, *NOT_ASKED_FOR) and draft.engine not in schema["x-engines"]:
             document.delete(draft.spec, key)
     if draft.engine == "tao":
         return
@@ -212,7 +211,7 @@ def _fit_length(draft: Draft) -> None:
     """Take the model's positions where the template's length is more than it has."""
     key = "policy.model_max_length"
     limit, model = document.get(draft.spec, key), document.get(draft.spec, draft.params["model"])
-    if not draft.origins.get(key, "").startswith("template") or not isinstance(model, str):
+    if not draft.is_from(key, TEMPLATE) or not isinstance(model, str):
         return
     positions = model_names.positions(model)
     if not positions or type(limit) is not int or limit <= positions:
@@ -220,8 +219,7 @@ def _fit_length(draft: Draft) -> None:
     draft.put(key, positions, "positions of the model")
     message = f"{limit} became {positions}: the model has no more positions"
     answer = "rollout.max_response_length"
-    is_ours = draft.origins.get(answer, "").startswith("template")
-    if is_ours and document.get(draft.spec, answer) >= positions:
+    if draft.is_from(answer, TEMPLATE) and document.get(draft.spec, answer) >= positions:
         draft.put(answer, positions // 2, "positions of the model")
         message += f"; {answer} became {positions // 2}"
     draft.findings.append(findings.info("SPEC-LENGTH-FITTED", key, message))
@@ -231,7 +229,7 @@ def _fit_interval(draft: Draft, key: str, other: str, steps: int) -> None:
     """Let a run too short for an interval that nobody asked for save and validate half-way, or
     where the other does."""
     every = _steps_between(draft, key)
-    is_ours = draft.origins.get(key, "").startswith(("template", "profile", RUN_LENGTH))
+    is_ours = draft.is_from(key, TEMPLATE, PROFILE, RUN_LENGTH)
     is_on = document.get(draft.spec, SWITCHES[key]) is True
     if not is_ours or not is_on or type(every) is not int or every <= steps:
         return
