@@ -136,15 +136,10 @@ class Case(dict):
         return family in FAMILIES and not FAMILIES[family].own_in_cosmos_rl
 
     @property
-    def parameters(self) -> int | None:
-        """Return those of the model, None where its widths are not known."""
-        widths = geometry(self.model)
-        return widths.parameters if widths else None
-
-    @property
     def is_small(self) -> bool:
         """Return whether the model has up to 3 billion parameters, as far as is known."""
-        return bool(self.parameters) and self.parameters <= SMALL
+        widths = geometry(self.model)
+        return widths is not None and widths.parameters <= SMALL
 
     @property
     def omni(self) -> bool:
@@ -299,20 +294,6 @@ class Case(dict):
             return None if self(RESPONSE_MODE) == "hybrid" else self.records
         reasoned = self.facts.get("reasoning_beside", 0)
         return schedule.trained_records(self.records, reasoned, self(RESPONSE_MODE))
-
-    @property
-    def incomplete_batch(self) -> str:
-        """Return what becomes of the records of an epoch that fill no batch; '' when there are
-        none."""
-        if not self.trained_records:
-            return ""
-        left = math.ceil(self.trained_records / self.ranks) % self(BATCH)
-        if not left:
-            return ""
-        where = f"{left} records of each rank" if self.ranks > 1 else f"{left} records"
-        if self(DROP_LAST):
-            return f"dataloader_drop_last leaves out {where}, a step less"
-        return f"the last of each with {where}, which dataloader_drop_last would leave out"
 
     @property
     def steps(self) -> int | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from cosmos_reason.base import files
 from cosmos_reason.base.texts import shortened
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import SAVE, VALIDATE, WARMUP
 from cosmos_reason.spec import actions, values
-from cosmos_reason.spec.keys import BATCH, RATE
+from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 
 SHOWN_OF_A_VALUE = 120  # characters
 
@@ -178,8 +180,13 @@ def size_of_training(case: Case) -> str:
     if case.steps is None:
         return f"{_batch(case)}, steps unknown without --dataset-facts"
     epochs = f"{case.steps_per_epoch} an epoch" if case.steps_per_epoch else "the limit that is set"
-    if case.incomplete_batch:
-        epochs += f"; {case.incomplete_batch}"
+    # The records of an epoch that fill no batch.
+    left = math.ceil((case.trained_records or 0) / case.ranks) % case(BATCH)
+    where = f"{left} records of each rank" if case.ranks > 1 else f"{left} records"
+    if left and case(DROP_LAST):
+        epochs += f"; dataloader_drop_last leaves out {where}, a step less"
+    elif left:
+        epochs += f"; the last of each with {where}, which dataloader_drop_last would leave out"
     text = f"{_batch(case)}, {case.steps} steps ({epochs})"
     late = []  # what is done at no step before the last
     saves, validates = case("train.ckpt.enable_checkpoint"), case("validation.enable")
