@@ -21,16 +21,6 @@ from cosmos_reason.rules import in_words
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec
 
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A working folder with train/ and held_out/ dataset roots."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("train", "held_out"):
-        files.write_text(tmp_path / "data" / name / "annotations.json", support_specs.RECORDS)
-    return tmp_path
-
-
 # ---- what it makes -------------------------------------------------------------------------------
 
 

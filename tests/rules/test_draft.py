@@ -24,13 +24,6 @@ TURNS = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": 
 JOB = "jobs/train-20260101-000000-abcdef"
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    files.write_text(tmp_path / "data" / "annotations.json", support_specs.RECORDS)
-    return tmp_path
-
-
 def printed(here, line):
     """What a command line that writes a spec prints."""
     return support.run_script("build_spec.py", *line.split(), "-o", "told.toml", cwd=here).stdout

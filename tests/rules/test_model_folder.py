@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import support_specs
 from run_folders import RUN, add_adapter, write_halves
 from support_specs import run_by_id as run
 
@@ -22,13 +21,6 @@ TRAINED = {
     "train": {"train_policy": {"type": "sft", "system_prompt": ""}, "timestamp": RUN},
     "policy": {"model_name_or_path": "/models/base", "lora": {"r": 16}},
 }
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    files.write_text(tmp_path / "data" / "annotations.json", support_specs.RECORDS)
-    return tmp_path
 
 
 @pytest.fixture

@@ -29,14 +29,6 @@ FILLED = (
 )
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "annotations.json").write_text(support_specs.RECORDS)
-    return tmp_path
-
-
 def errors(found):
     return [one for one in found if one.severity == f.ERROR]
 
