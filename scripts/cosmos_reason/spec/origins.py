@@ -108,10 +108,11 @@ def engine_and_key(
             return in_words, ""
     if record.get("engine") in bundle.ENGINES and action in (None, record.get("action")):
         return record["engine"], ""
-    if spec and os.path.isfile(spec) and table is None and not record:
-        with contextlib.suppress(Failure):  # what is no spec others say
-            table = document.load(Path(spec))
-    by_keys = actions.engine_by_keys(table) if table is not None and not record else None
+    by_keys = None
+    if not record and (table is not None or (spec and os.path.isfile(spec))):
+        with contextlib.suppress(Failure):  # of what is no spec, which others say
+            read = document.load(Path(spec)) if table is None else table
+            by_keys = actions.engine_by_keys(read)
     return by_keys or ("transformers" if platform == "local" else "tao", "")
 
 
