@@ -59,9 +59,8 @@ def make(tmp_path):
     for name in ("train", "held_out"):
         files.write_text(tmp_path / "data" / name / "annotations.json", RECORDS)
     run("train --train-root data/train --model reason2-2b", f"{JOB}/spec.toml")
-    checkpoint = tmp_path / "out" / "20260101000000" / "safetensors" / "step_20"
     record = {"action": "train", "engine": "tao", "state": "COMPLETE"}
-    record["evidence"] = {"checkpoint": str(checkpoint)}
+    record["evidence"] = {"checkpoint": "/cluster/out/20260101000000/safetensors/step_20"}
     files.write_json(tmp_path / JOB / "job.json", record)
     grid = document.template("train")["policy"]["parallelism"] | {"dp_shard_size": 8}
     lora = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
