@@ -8,21 +8,21 @@ Layout as NVIDIA's converter writes it: a root index that lists the reasoner alo
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from cosmos_reason.base.families import cosmos3_edge
 from cosmos_reason.base.files import whole_folder, write_json, write_text
-from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.demo.tiny_parts import (
+    CONTENT_TEXT,
     STD,
     VOCABULARY,
     generation_config,
+    generator_ends,
     media_tokens,
-    total_size,
+    processor_config,
     vocab_size,
-    write_shards,
-    write_tokenizer,
+    write_published_tokenizer,
+    write_published_weights,
 )
 
 FAMILY = cosmos3_edge.FAMILY
@@ -62,18 +62,9 @@ VISION = {
 }
 PROJECTOR = 192  # published: 11,520
 GENERATOR = {"latent": 12, "time": 32, "domains": 4, "action": 8}
-CHAT_TEMPLATE = """\
-{%- macro content_text(content) -%}
-  {%- if content is string -%}{{ content }}
-  {%- else -%}
-    {%- for part in content -%}
-      {%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-      {%- elif part.type == 'video' -%}<|vision_start|><|video_pad|><|vision_end|>
-      {%- elif part.type == 'text' -%}{{ part.text }}
-      {%- endif -%}
-    {%- endfor -%}
-  {%- endif -%}
-{%- endmacro -%}
+CHAT_TEMPLATE = (
+    CONTENT_TEXT
+    + """\
 {{- '\\n' -}}
 {%- for message in messages -%}
   {%- set text = content_text(message.content) -%}
@@ -89,39 +80,20 @@ CHAT_TEMPLATE = """\
   {%- endif -%}
 {%- endif -%}
 """
-_PROCESSOR = {
-    "image_mean": list(FAMILY.mean),
-    "image_std": list(FAMILY.std),
-    "merge_size": VISION["spatial_merge_size"],
-    "patch_size": FAMILY.patch,
-    "processor_class": FAMILY.processor_class,
-    "temporal_patch_size": FAMILY.frames_per_token,
-}
+)
 
 
 def build(folder: Path, seed: int, text: str, vocabulary: int = VOCABULARY) -> None:
     """Write the checkpoint; `text` trains the tokenizer. The same seed and text give the same
     bytes."""
     with whole_folder(folder) as work:
-        target = work / "text_tokenizer"
-        target.mkdir()
-        ids = write_tokenizer(target, text, vocabulary, THINK, "PreTrainedTokenizerFast")
-        for path in target.iterdir():
-            shutil.copy(path, work / path.name)
+        ids = write_published_tokenizer(work, text, vocabulary, THINK, "PreTrainedTokenizerFast")
         config = config_of(ids)
         _write_small_files(work, ids, config)
         reasoner = FAMILY.expected_tensors(config)
         tower = {name: reasoner.pop(name) for name in list(reasoner) if name.startswith("model.")}
-        stem = "diffusion_pytorch_model"
-        shards = [f"transformer/{stem}-{number:05}-of-00002.safetensors" for number in (1, 2)]
-        stored = reasoner | generator_tensors(config["text_config"])
-        weight_map = write_shards(work, shards, stored, seed)
-        own_map = {name: file.removeprefix("transformer/") for name, file in weight_map.items()}
-        index = {"metadata": {"total_size": total_size(stored)}, "weight_map": own_map}
-        write_json(work / "transformer" / f"{stem}.safetensors.index.json", index)
-        listed = {name: weight_map[name] for name in reasoner}
-        listed |= write_shards(work, ["vision_encoder/model.safetensors"], tower, seed)
-        safetensors_files.write_index(work, listed, total_size(reasoner | tower))
+        transformer = reasoner | generator_tensors(config["text_config"])
+        write_published_weights(work, transformer, reasoner, tower, seed)
 
 
 def config_of(ids: dict[str, int]) -> dict:
@@ -145,6 +117,7 @@ def config_of(ids: dict[str, int]) -> dict:
 
 
 def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
+    processor = processor_config(FAMILY, VISION["spatial_merge_size"])
     image = {
         "size": dict(zip(("shortest_edge", "longest_edge"), FAMILY.image_pixels, strict=True)),
         "image_processor_type": "Cosmos3EdgeImageProcessor",
@@ -156,8 +129,8 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
     for name, value in {
         "config.json": config,
         "model_index.json": {"_class_name": "Cosmos3OmniPipeline"},
-        "preprocessor_config.json": _PROCESSOR | image,
-        "video_preprocessor_config.json": _PROCESSOR | video,
+        "preprocessor_config.json": processor | image,
+        "video_preprocessor_config.json": processor | video,
         "generation_config.json": generation_config(ids, "<|im_end|>"),
         "scheduler/scheduler_config.json": {"_class_name": "UniPCMultistepScheduler"},
         "transformer/config.json": {"num_layers": TEXT["num_hidden_layers"]},
@@ -171,7 +144,7 @@ def generator_tensors(text: dict) -> dict[str, tuple[int, ...]]:
     width, inner, head = text["hidden_size"], text["intermediate_size"], text["head_dim"]
     queries = text["num_attention_heads"] * head
     keys = text["num_key_value_heads"] * head
-    tensors = {"norm_moe_gen.weight": (width,), "action_modality_embed": (width,)}
+    tensors = {"norm_moe_gen.weight": (width,), **generator_ends(width, **GENERATOR)}
     for number in range(text["num_hidden_layers"]):
         layer = f"layers.{number}."
         tensors |= {
@@ -187,18 +160,4 @@ def generator_tensors(text: dict) -> dict[str, tuple[int, ...]]:
             f"{layer}mlp_moe_gen.up_proj.weight": (inner, width),
             f"{layer}mlp_moe_gen.down_proj.weight": (width, inner),
         }
-    latent, time, domains, action = (GENERATOR[name] for name in GENERATOR)
-    linears = {
-        "proj_in": (width, latent),
-        "proj_out": (latent, width),
-        "time_embedder.linear_1": (width, time),
-        "time_embedder.linear_2": (width, width),
-    }
-    for name, shape in linears.items():
-        tensors |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    return tensors | {
-        "action_proj_in.fc.weight": (domains, width * action),
-        "action_proj_in.bias.weight": (domains, width),
-        "action_proj_out.fc.weight": (domains, width * action),
-        "action_proj_out.bias.weight": (domains, action),
-    }
+    return tensors

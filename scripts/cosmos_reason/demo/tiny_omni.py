@@ -8,21 +8,21 @@ names, `text_tokenizer/`, `scheduler/`.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from cosmos_reason.base.families import qwen3_vl
 from cosmos_reason.base.files import whole_folder, write_json, write_text
-from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.demo.tiny_parts import (
+    CONTENT_TEXT,
     STD,
     VOCABULARY,
     generation_config,
+    generator_ends,
     media_tokens,
-    total_size,
+    processor_config,
     vocab_size,
-    write_shards,
-    write_tokenizer,
+    write_published_tokenizer,
+    write_published_weights,
 )
 
 TEXT = {
@@ -63,54 +63,26 @@ VISION = {
 }
 # Sizes of what the generator works on: Nano has 192, 256, 32, 64, 64.
 GENERATOR = {"latent": 12, "time": 32, "domains": 4, "action": 8, "sound": 8}
-CHAT_TEMPLATE = """\
-{%- macro content_text(content) -%}
-  {%- if content is string -%}{{ content }}
-  {%- else -%}
-    {%- for part in content -%}
-      {%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-      {%- elif part.type == 'video' -%}<|vision_start|><|video_pad|><|vision_end|>
-      {%- elif part.type == 'text' -%}{{ part.text }}
-      {%- endif -%}
-    {%- endfor -%}
-  {%- endif -%}
-{%- endmacro -%}
+CHAT_TEMPLATE = (
+    CONTENT_TEXT
+    + """\
 {%- for message in messages -%}
   {{- '<|im_start|>' + message.role + '\\n' + content_text(message.content) + '<|im_end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
-_PROCESSOR = {
-    "image_mean": [0.5] * 3,
-    "image_std": [0.5] * 3,
-    "merge_size": VISION["spatial_merge_size"],
-    "patch_size": VISION["patch_size"],
-    "processor_class": "Qwen3VLProcessor",
-    "temporal_patch_size": VISION["temporal_patch_size"],
-}
+)
 
 
 def build(folder: Path, seed: int, text: str, vocabulary: int = VOCABULARY) -> None:
     """Write the checkpoint; `text` trains the tokenizer. The same seed and text give the same
     bytes."""
     with whole_folder(folder) as work:
-        tokenizer = work / "text_tokenizer"  # which also lies at the root
-        tokenizer.mkdir()
-        ids = write_tokenizer(tokenizer, text, vocabulary)
-        for path in tokenizer.iterdir():
-            shutil.copy(path, work / path.name)
+        ids = write_published_tokenizer(work, text, vocabulary)
         config = _config(ids)
         _write_small_files(work, ids, config)
-        stem = "diffusion_pytorch_model"
         transformer = transformer_tensors(config["text_config"])
-        shards = [f"transformer/{stem}-{number:05}-of-00002.safetensors" for number in (1, 2)]
-        weight_map = write_shards(work, shards, transformer, seed)
-        own_map = {name: file.removeprefix("transformer/") for name, file in weight_map.items()}
-        index = {"metadata": {"total_size": total_size(transformer)}, "weight_map": own_map}
-        write_json(work / "transformer" / f"{stem}.safetensors.index.json", index)
-        vision = vision_tensors(config)
-        weight_map |= write_shards(work, ["vision_encoder/model.safetensors"], vision, seed)
-        safetensors_files.write_index(work, weight_map, total_size(transformer | vision))
+        write_published_weights(work, transformer, transformer, vision_tensors(config), seed)
 
 
 def _config(ids: dict[str, int]) -> dict:
@@ -139,6 +111,7 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
         "_class_name": "Cosmos3OmniPipeline",
         "transformer": ["diffusers", "Cosmos3OmniTransformer"],
     }
+    processor = processor_config(qwen3_vl.FAMILY, VISION["spatial_merge_size"])
     image = {
         "size": {"longest_edge": 2**24, "shortest_edge": 2**10},
         "image_processor_type": "Qwen2VLImageProcessorFast",
@@ -151,8 +124,8 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
         "config.json": config,
         "model_index.json": pipeline,
         "checkpoint.json": {"experiment": "demo"},
-        "preprocessor_config.json": _PROCESSOR | image,
-        "video_preprocessor_config.json": _PROCESSOR | video,
+        "preprocessor_config.json": processor | image,
+        "video_preprocessor_config.json": processor | video,
         "generation_config.json": generation_config(ids),
         "chat_template.json": {"chat_template": CHAT_TEMPLATE},
         "scheduler/scheduler_config.json": {"_class_name": "UniPCMultistepScheduler"},
@@ -221,34 +194,8 @@ def transformer_tensors(
         "embed_tokens.weight": embedding,
         "lm_head.weight": embedding,
         **_tower(text, _GENERATOR_ATTENTION, "_moe_gen"),
-        **_inputs_and_outputs(text["hidden_size"], **generator),
+        **generator_ends(text["hidden_size"], **generator),
     }
-
-
-def _inputs_and_outputs(
-    width: int, latent: int, time: int, domains: int, action: int, sound: int
-) -> dict:
-    """Return the layers that bring images, actions and sound into the generator and out of it."""
-    linears = {
-        "proj_in": (width, latent),
-        "proj_out": (latent, width),
-        "time_embedder.linear_1": (width, time),
-        "time_embedder.linear_2": (width, width),
-        "audio_proj_in": (width, sound),
-        "audio_proj_out": (sound, width),
-    }
-    tensors = {
-        "action_proj_in.fc.weight": (domains, width * action),
-        "action_proj_in.bias.weight": (domains, width),
-        "action_proj_out.fc.weight": (domains, width * action),
-        "action_proj_out.bias.weight": (domains, action),
-        "action_modality_embed": (width,),
-        "audio_modality_embed": (width,),
-    }
-    for name, shape in linears.items():
-        tensors[f"{name}.weight"] = shape
-        tensors[f"{name}.bias"] = shape[:1]
-    return tensors
 
 
 def vision_tensors(config: dict) -> dict[str, tuple[int, ...]]:

@@ -4,9 +4,11 @@ shards. The same seed and text give the same bytes."""
 from __future__ import annotations
 
 import math
+import shutil
 import zlib
 from pathlib import Path
 
+from cosmos_reason.base.families import Family
 from cosmos_reason.base.files import write_json
 from cosmos_reason.checkpoints import safetensors_files, tensor_numbers
 
@@ -33,6 +35,21 @@ _PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+# How the chat templates of Cosmos3 write what a turn holds.
+CONTENT_TEXT = """\
+{%- macro content_text(content) -%}
+  {%- if content is string -%}{{ content }}
+  {%- else -%}
+    {%- for part in content -%}
+      {%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
+      {%- elif part.type == 'video' -%}<|vision_start|><|video_pad|><|vision_end|>
+      {%- elif part.type == 'text' -%}{{ part.text }}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
+"""
 
 
 def write_tokenizer(
@@ -115,6 +132,18 @@ def media_tokens(ids: dict[str, int]) -> dict[str, int]:
     }
 
 
+def processor_config(family: Family, merge_size: int) -> dict:
+    """Return what the configs of the image and of the video processor of Cosmos3 share."""
+    return {
+        "image_mean": list(family.mean),
+        "image_std": list(family.std),
+        "merge_size": merge_size,
+        "patch_size": family.patch,
+        "processor_class": family.processor_class,
+        "temporal_patch_size": family.frames_per_token,
+    }
+
+
 def vocab_size(ids: dict[str, int]) -> int:
     """Return the rows of the embedding: the tokens, rounded up to a multiple of 64 as published
     models have it. vLLM pads to that, and GRPO then copies the policy's rows into vLLM's."""
@@ -123,6 +152,64 @@ def vocab_size(ids: dict[str, int]) -> int:
 
 def total_size(shapes: dict[str, tuple[int, ...]]) -> int:
     return sum(2 * math.prod(shape) for shape in shapes.values())
+
+
+def generator_ends(
+    width: int, latent: int, time: int, domains: int, action: int, sound: int = 0
+) -> dict[str, tuple[int, ...]]:
+    """Return the layers that bring images, actions and perhaps sound into the generator of Cosmos3
+    and out of it."""
+    linears = {
+        "proj_in": (width, latent),
+        "proj_out": (latent, width),
+        "time_embedder.linear_1": (width, time),
+        "time_embedder.linear_2": (width, width),
+    }
+    tensors = {
+        "action_proj_in.fc.weight": (domains, width * action),
+        "action_proj_in.bias.weight": (domains, width),
+        "action_proj_out.fc.weight": (domains, width * action),
+        "action_proj_out.bias.weight": (domains, action),
+        "action_modality_embed": (width,),
+    }
+    if sound:
+        linears |= {"audio_proj_in": (width, sound), "audio_proj_out": (sound, width)}
+        tensors["audio_modality_embed"] = (width,)
+    for name, shape in linears.items():
+        tensors |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return tensors
+
+
+def write_published_tokenizer(
+    work: Path, text: str, vocabulary: int, more: tuple[str, ...] = (), kind="Qwen2Tokenizer"
+) -> dict[str, int]:
+    """Write a tokenizer as Cosmos3 is published: in a folder of its own and at the root."""
+    target = work / "text_tokenizer"
+    target.mkdir()
+    ids = write_tokenizer(target, text, vocabulary, more, kind)
+    for path in target.iterdir():
+        shutil.copy(path, work / path.name)
+    return ids
+
+
+def write_published_weights(
+    work: Path,
+    transformer: dict[str, tuple[int, ...]],
+    listed: dict[str, tuple[int, ...]],
+    tower: dict[str, tuple[int, ...]],
+    seed: int,
+) -> None:
+    """Write transformer/ in two shards with an index of its own, vision_encoder/, and the root's
+    index: of the transformer it lists what is `listed`."""
+    stem = "diffusion_pytorch_model"
+    shards = [f"transformer/{stem}-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    weight_map = write_shards(work, shards, transformer, seed)
+    own_map = {name: file.removeprefix("transformer/") for name, file in weight_map.items()}
+    index = {"metadata": {"total_size": total_size(transformer)}, "weight_map": own_map}
+    write_json(work / "transformer" / f"{stem}.safetensors.index.json", index)
+    root_map = {name: weight_map[name] for name in listed}
+    root_map |= write_shards(work, ["vision_encoder/model.safetensors"], tower, seed)
+    safetensors_files.write_index(work, root_map, total_size(listed | tower))
 
 
 def write_shards(
