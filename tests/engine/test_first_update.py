@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from forked import one_thread
 from support import ROOT
 from training import course, metrics, run
@@ -95,20 +94,6 @@ def test_a_part_that_gets_no_gradient_ends_the_run_before_its_weights_change(spe
     where = ("ENGINE-NO-GRADIENT", "step 1")
     assert found == {(*where, "tower"), (*where, "merger")} and caught.value.exit_code == 1
     assert not list(outputs(spec).rglob("*.safetensors"))
-
-
-def test_a_frozen_part_that_gets_one_ends_the_run(spec, monkeypatch):
-    def stray(network):
-        weight = network.model.visual.merger.linear_fc1.weight
-
-        def leave(_module, _inputs, _output):
-            weight.grad = torch.ones_like(weight)
-
-        network.model.visual.register_forward_hook(leave)
-
-    damaged(monkeypatch, stray)
-    with pytest.raises(Failure, match=r"ENGINE-FROZEN-GRADIENT.*merger"):
-        run(spec, policy__freeze_pattern=["visual"])
 
 
 def test_text_alone_judges_no_tower(spec, dataset, tmp_path, capsys):

@@ -197,61 +197,6 @@ def test_ranks_whose_records_are_text_alone_or_that_have_none(spec, folder, froz
         assert_same_training(one, train(spec, folder, REPLICATED, f"{name}-replicated", **ways))
 
 
-def gradients(output):
-    """Part -> (trained, frozen, norm), of the line before the first update."""
-    (line,) = re.findall("gradients of step 1: (.*)", output)
-    found = {}
-    for words in line.split("; "):
-        numbers, _, norm = words.partition(", gradient ")
-        part, trained, _, frozen, _ = numbers.split()
-        found[part] = (trained, frozen, float(norm or 0))
-    return found
-
-
-STRAY = f"""
-import os, runpy, sys
-sys.path.insert(0, {str(ENGINE.parent)!r})
-import torch
-from cosmos_reason.engine.train.trainer import Trainer
-
-accumulate = Trainer.accumulate
-
-def leaving_one(self, *given):
-    loss = accumulate(self, *given)
-    if os.environ.get("RANK") == os.environ["STRAY_RANK"]:
-        weight = self.network.model.visual.merger.linear_fc1.weight
-        weight.grad = torch.ones_like(weight)
-    return loss
-
-Trainer.accumulate = leaving_one
-runpy.run_path({str(ENGINE)!r}, run_name="__main__")
-"""
-
-
-@pytest.mark.parametrize("sizes", [REPLICATED, SHARDED, BOTH])
-def test_gradients_are_judged_before_the_first_update_whoever_holds_them(
-    spec, folder, sizes, monkeypatch
-):
-    name = f"gate-{sizes[0]}{sizes[1]}"
-    ways = {"train__max_num_steps": 2, "policy__freeze_pattern": ["visual.merger"]}
-    code, output = end_of(start(command(spec, folder, ALONE, f"{name}-alone", **ways)))
-    assert code == 0, output
-    alone = gradients(output)
-    code, output = end_of(start(command(spec, folder, sizes, name, **ways)))
-    assert code == 0, output
-    several = gradients(output)
-    assert several.keys() == alone.keys() == {"text", "tower", "merger"}
-    for part, (trained, frozen, norm) in alone.items():
-        assert several[part] == (trained, frozen, pytest.approx(norm, rel=0.01)), part
-    program = folder / "stray.py"
-    program.write_text(STRAY)
-    monkeypatch.setenv("STRAY_RANK", "1")
-    words = command(spec, folder, sizes, f"{name}-stray", program=program, **ways)
-    code, output = end_of(start(words))
-    assert code != 0 and output.count("error: ENGINE-FROZEN-GRADIENT") == 1, output
-    assert "ENGINE-RANK-LOST" not in output
-
-
 HALF = f"""
 import runpy, sys
 sys.path.insert(0, {str(ENGINE.parent)!r})

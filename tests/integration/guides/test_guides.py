@@ -4,10 +4,8 @@ in our form, their result. What this machine lacks is stood in for, and each tes
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import av
@@ -18,8 +16,7 @@ import pyarrow.parquet as parquet
 import pytest
 import yaml
 from servers import hub
-from support import ROOT, called, run_script
-from training import short_training
+from support import called, run_script
 from walks import SMALL_CLIPS, SMALL_RUN, ran, sets, succeed, write_small_spec
 
 from cosmos_reason.base import files
@@ -467,49 +464,6 @@ def test_reason2_from_a_saved_hub_folder_to_its_run_in_wandb(tmp_path, dataset, 
     question = [listed, clip, "What happens?", "--set", "max_tokens=4", "--json"]
     (row,) = json.loads(succeed(tmp_path, "ask_model.py", *question))["result"]["answers"]
     assert row["error"] is None
-
-
-def train_with_wandb(spec, out, stopped_after=None):
-    """(exit code, run of W&B) of a training, which a signal ends once so many steps are told."""
-    before = set(out.glob("run/wandb/offline-run-*"))
-    here = {"PYTHONPATH": str(oracles.wandb()), "WANDB_MODE": "offline", "WANDB_API_KEY": KEY}
-    engine = ROOT / "scripts" / "run_with_transformers.py"
-    words = [sys.executable, engine, "train", "--config", spec]
-    process = subprocess.Popen(words, env={**os.environ, **here})
-    log = out / "run" / "metrics.jsonl"
-    while stopped_after and process.poll() is None:
-        if log.is_file() and log.read_text().count("\n") >= stopped_after:
-            process.terminate()
-            stopped_after = None
-        time.sleep(0.05)
-    code = process.wait(timeout=300)
-    (kept,) = set(out.glob("run/wandb/offline-run-*")) - before
-    return code, read_wandb(kept)
-
-
-def test_a_resumed_training_goes_on_in_its_run_of_wandb(tmp_path, dataset, tiny_model):
-    table = short_training(tiny_model, dataset, tmp_path / "out")
-    for key, value in {
-        "logging.logger": ["wandb"],
-        "custom.transformers_engine.device": "cpu",
-        "train.max_num_steps": 40,
-        "train.epoch": 40,
-        "train.ckpt.save_freq": 40,
-        "validation.enable": False,
-    }.items():
-        document.set_value(table, key, value)
-    document.dump(table, tmp_path / "spec.toml")
-    code, first = train_with_wandb(tmp_path / "spec.toml", tmp_path / "out", stopped_after=2)
-    assert code == 3 and first["exit_code"] == 1
-    document.set_value(table, "train.resume", True)
-    document.dump(table, tmp_path / "again.toml")
-    code, second = train_with_wandb(tmp_path / "again.toml", tmp_path / "out")
-    assert code == 0 and second["exit_code"] == 0
-    assert first["id"] == second["id"]
-    steps = [line["_step"] for run in (first, second) for line in run["history"]]
-    assert steps == list(range(1, 41)), "every step once"
-    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    assert not any(KEY.encode() in content for content in written)
 
 
 def test_the_bank_from_a_spec_to_the_gaps_and_a_search(tmp_path, dataset, tiny_model):

@@ -453,22 +453,6 @@ def test_s3_sends_each_content_once(bucket, folder):
     assert done.returncode == 1 and ids(said) == ["PUBLISH-OTHER-WEIGHTS"]
 
 
-def test_a_killed_publication_to_s3_goes_on(bucket, folder):
-    target = s3.join(bucket, "models/one")
-    command = [sys.executable, ROOT / "scripts" / SCRIPT, folder, "--s3", target, "--yes"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (there := [found.name for found in s3.objects(target)]):
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    assert there[0].endswith(".safetensors"), (
-        "weights first, so that half a model does not look whole"
-    )
-    done, said = publish(folder, "--s3", target, "--yes")
-    assert done.returncode == 0 and set(there) <= set(said["result"]["unchanged"])
-    check_sent({found.name: s3.fetch(found).read_bytes() for found in s3.objects(target)}, folder)
-
-
 def test_s3_that_cannot_be_reached(bucket, folder):
     done, said = publish(folder, "--s3", "s3://no-such-bucket/x", "--yes")
     assert done.returncode == 3 and ids(said) == ["S3-NOT-FOUND"]

@@ -3,16 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
 
 import pytest
 from omni_layouts import as_export
-from support import ROOT, run_script
+from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import conversion
 from cosmos_reason.demo import tiny_omni
 from cosmos_reason.remote import s3
 
@@ -87,24 +83,6 @@ def test_a_donor_in_s3_gives_only_what_is_missing(omni_in_s3, bucket, tmp_path):
     assert not [
         name for name in fetched if name.startswith("diffusion") and name.endswith(".safetensors")
     ]
-
-
-def test_a_conversion_from_s3_that_is_killed_again_and_again(omni_in_s3, tmp_path):
-    out = tmp_path / "out"
-    command = [
-        sys.executable,
-        ROOT / "scripts/prepare_cosmos3_vlm_checkpoint.py",
-        "--checkpoint-path",
-        omni_in_s3,
-    ]
-    for number in range(5):
-        process = subprocess.Popen([*command, "--output-path", out], stderr=subprocess.DEVNULL)
-        time.sleep(0.4 + 0.15 * number)
-        process.kill()
-        if process.wait() == 0:
-            break
-        assert not out.exists() or conversion.check_output(out) == []
-    assert convert(omni_in_s3, out)[0].returncode == 0 and conversion.check_output(out) == []
 
 
 def test_sources_in_s3_that_cannot_be_used(omni_in_s3, bucket, tmp_path, monkeypatch):
