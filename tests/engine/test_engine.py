@@ -33,7 +33,7 @@ from cosmos_reason.engine import model as models
 from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.engine.encode import Encoder, collate
 from cosmos_reason.engine.train import run as train
-from cosmos_reason.engine.train import setup, trainer
+from cosmos_reason.engine.train import setup, trainer, wandb_run
 from cosmos_reason.evaluation import questions
 from cosmos_reason.spec import document
 
@@ -71,10 +71,10 @@ def test_a_run_leaves_checkpoints_metrics_and_a_best_link_that_resolves(out):
     assert files.read_json(out / "best" / "best_score.json")["best_score"] == losses[best]
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(train_spec, tmp_path):
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        run(train_spec, train__timestamp=name, train__train_policy__dataloader_seed=seed)
-    first, again, other = (weights(tmp_path / "out" / name) for name in "abc")
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(train_spec, out):
+    run(train_spec, train__timestamp="again")
+    run(train_spec, train__timestamp="other", train__train_policy__dataloader_seed=4)
+    first, again, other = (weights(out / name) for name in ("run", "again", "other"))
     assert same(first, again)
     assert not same(first, other)
 
@@ -248,25 +248,6 @@ def test_the_loss_does_not_depend_on_the_passes(train_spec, tmp_path):
         alone, some, all_together = (course(one, key) for one in told)
         assert alone == pytest.approx(all_together, rel=1e-4)
         assert some == pytest.approx(all_together, rel=1e-4)
-
-
-def test_max_keep_prunes_but_never_the_best(train_spec, tmp_path):
-    run(
-        train_spec,
-        train__ckpt__max_keep=1,
-        train__ckpt__save_freq=1,
-        validation__freq=1,
-        train__optm_lr=1e-3,
-    )
-    kept = {path.name for path in (tmp_path / "out" / "run" / "safetensors").iterdir()}
-    best = (tmp_path / "out" / "best" / "safetensors").resolve().name
-    assert kept == {"step_4", best}
-
-
-def test_epochs_name_the_checkpoints_when_the_spec_counts_in_epochs(train_spec, tmp_path):
-    run(train_spec, train__max_num_steps=12, train__epoch=2, train__ckpt__save_freq_in_epoch=1)
-    names = {path.name for path in (tmp_path / "out" / "run" / "safetensors").iterdir()}
-    assert names == {"epoch_1", "epoch_2"}
 
 
 def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
@@ -581,12 +562,22 @@ def test_wandb_gets_the_numbers_of_metrics_jsonl(train_spec, tmp_path, monkeypat
     run(train_spec, logging=logging, train__resume=True)
     again = runs.begun.pop()
     assert (again["id"], again["resume"]) == ("run-a", "allow"), "one run of W&B"
-    run(train_spec, logging=logging | {"wandb_run_id": "mine"}, train__resume=True)
-    assert runs.begun.pop()["id"] == "mine"
-    run(train_spec, logging=logging | {"wandb_resume": "never"}, train__resume=True)
-    assert runs.begun.pop()["id"] is None
-    run(train_spec, logging=logging, train__resume=False)
-    assert runs.begun.pop()["id"] is None, "a training that begins anew has a run of its own"
+
+
+@pytest.mark.parametrize(
+    ("asked", "state", "id"),
+    [
+        ({"wandb_run_id": "mine"}, {"wandb_run_id": "run-a"}, "mine"),
+        ({"wandb_resume": "never"}, {"wandb_run_id": "run-a"}, None),
+        ({}, {}, None),  # a training that begins anew has a run of its own
+    ],
+)
+def test_a_run_of_wandb_is_the_one_asked_for(tmp_path, monkeypatch, asked, state, id):
+    runs = Runs()
+    monkeypatch.setitem(sys.modules, "wandb", runs)
+    spec = document.with_defaults("train", {"logging": {"logger": ["wandb"], **asked}})
+    with wandb_run.reported(None, spec, tmp_path, state):
+        assert [begun["id"] for begun in runs.begun] == [id]
 
 
 def test_a_run_that_fails_ends_so_in_wandb_and_one_without_the_package_never_begins(

@@ -2,17 +2,21 @@
 
 import json
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from forked import one_thread
-from support import ROOT
+import torch
+import torch.distributed as dist
+from forked import one_thread, together
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from training import course, metrics, run
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import model as models
+from cosmos_reason.engine.first_update import FirstUpdate
 from cosmos_reason.engine.samples import loss_tokens
 from cosmos_reason.engine.train import setup
 from cosmos_reason.engine.train.schedule import Schedule
@@ -129,58 +133,40 @@ def test_the_loss_of_a_run_weighs_tokens_alike_also_after_a_stop(spec, dataset, 
     assert again == [line["train/mean_loss"] for line in whole[2:]]
 
 
-TOGETHER = """
-import json, sys
-sys.path.insert(0, {scripts!r})
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from cosmos_reason.engine.first_update import FirstUpdate
+def judge_shards(stray, rank):
+    """The norms of two sharded layers and what is judged, where the rank `stray` alone has a
+    gradient of a frozen one."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    network = nn.ModuleDict({"text": nn.Linear(3, 5), "merger": nn.Linear(5, 3)})
+    network.other = nn.Linear(1, 1).requires_grad_(False)
 
-rank, path, stray = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
-torch.manual_seed(0)
-network = nn.ModuleDict({{"text": nn.Linear(3, 5), "merger": nn.Linear(5, 3)}})
-network.other = nn.Linear(1, 1)
-network.other.requires_grad_(False)
-loss = network["merger"](network["text"](torch.ones(1, 3))).sum()
-loss.backward()
-whole = {{name: network[name].weight.grad.norm().hypot(network[name].bias.grad.norm()).item()
-         for name in ("text", "merger")}}
-network.zero_grad()
-mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
-for name in ("text", "merger"):
-    fully_shard(network[name], mesh=mesh)
-network["merger"](network["text"](torch.ones(1, 3))).sum().backward()
-if rank == stray:
-    network.other.weight.grad = torch.ones(1, 1)
-first = FirstUpdate(network)
-norms, media = first._measured(rank == 1)
-problems = first.judge(rank == 1, 1)
-print(json.dumps([norms, whole, media, [one.id for one in problems], first.is_done]))
-"""
+    def backward():
+        network["merger"](network["text"](torch.ones(1, 3))).sum().backward()
+
+    backward()
+    merger = network["merger"]
+    whole = merger.weight.grad.norm().hypot(merger.bias.grad.norm()).item()
+    network.zero_grad()
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+    for name in ("text", "merger"):
+        fully_shard(network[name], mesh=mesh)
+    backward()
+    if rank == stray:
+        network.other.weight.grad = torch.ones(1, 1)
+    first = FirstUpdate(network)
+    norms, media = first._measured(rank == 1)
+    problems = first.judge(rank == 1, 1)
+    return norms["merger"][0], whole, media, [one.id for one in problems], first.is_done
 
 
 @pytest.mark.parametrize("stray", [-1, 1])
 def test_sharded_gradients_are_measured_whole_and_all_ranks_judge_alike(tmp_path, stray):
     """A gradient that one rank alone has ends all of them, and none waits for another."""
-    program = TOGETHER.format(scripts=str(ROOT / "scripts"))
-    words = [sys.executable, "-c", program]
-    both = [
-        subprocess.Popen([*words, str(rank), str(tmp_path / "store"), str(stray)], **PIPES)
-        for rank in (0, 1)
-    ]
-    ends = [process.communicate() for process in both]
-    assert not any(process.returncode for process in both), ends
-    first, second = [json.loads(out) for out, _ in ends]
+    (first, said), (second, other) = together(partial(judge_shards, stray), tmp_path)
     assert first == second
-    norms, whole, media, ids, is_done = first
+    norm, whole, media, ids, is_done = first
     assert media and is_done
-    assert norms["merger"][0] == pytest.approx(whole["merger"], rel=1e-5)
+    assert norm == pytest.approx(whole, rel=1e-5)
     assert ids == ([] if stray < 0 else ["ENGINE-FROZEN-GRADIENT"])
-    assert [err.count("gradients of step 1") for _, err in ends] == [1, 0]
-
-
-PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    assert [text.count("gradients of step 1") for text in (said, other)] == [1, 0]

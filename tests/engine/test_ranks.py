@@ -1,18 +1,13 @@
 """Several processes of one training: what each takes, and what they agree on."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from forked import together
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT
 from training import run, short_training
 
-from cosmos_reason.base.findings import Failure
+from cosmos_reason.base.findings import Failure, bad_input
 from cosmos_reason.engine.train import ranks as module
 from cosmos_reason.engine.train import setup
 from cosmos_reason.engine.train.ranks import Ranks
@@ -74,79 +69,63 @@ def test_gradients_of_one_type_share_buckets(monkeypatch):
     assert list(module._buckets([])) == []
 
 
-TOGETHER = """
-import json, sys
-sys.path.insert(0, {scripts!r})
-import torch
-from cosmos_reason.base.findings import Failure, bad_input
-from cosmos_reason.engine.train.ranks import Ranks
+class Kind(Failure):
+    """A failure of a kind of its own."""
 
-ranks = Ranks.from_environment().joined(torch.device("cpu"))
-told = {{}}
-
-def caught(call):
-    try:
-        return call()
-    except Failure as failure:
-        return [[found.id for found in failure.findings], failure.exit_code]
 
 def failing():
     raise bad_input("TEST-BAD", "here", "got nothing")
 
-def only_on(rank):
-    return failing() if ranks.rank == rank else "fine"
 
-class Kind(Failure):
-    pass
+def caught(call, *given):
+    with pytest.raises(Failure) as failure:
+        call(*given)
+    return [[found.id for found in failure.value.findings], failure.value.exit_code]
 
-def only_one_kind(rank):
-    if ranks.rank == rank:
-        raise Kind([], 3)
 
-parts = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
-parts[0].grad = torch.full((2,), 1.0 + ranks.rank)
-if ranks.is_first:
-    parts[1].grad = torch.ones(2)
-ranks.sum_gradients(parts)
-told["gradients"] = [part.grad is not None and part.grad.tolist() for part in parts]
-told["sum"] = ranks.sum(ranks.rank + 1)
-told["sum of numbers"] = ranks.sum(0.5)
-told["rounds"] = list(ranks.rounds(iter("abc"[: 1 + 2 * ranks.rank])))
-told["merged"] = sorted(ranks.merged({{ranks.rank: "x"}}))
-told["by_first"] = ranks.by_first(lambda: ranks.rank)
-told["by_first fails"] = caught(lambda: ranks.by_first(failing))
-told["agreed"] = ranks.agreed(lambda: ranks.rank)
-told["agreed fails"] = caught(lambda: ranks.agreed(lambda: only_on(1)))
-told["all fail"] = caught(lambda: ranks.agreed(failing))
-try:
-    ranks.agreed(lambda: only_one_kind(1))
-except Failure as failure:
-    told["kind"] = type(failure).__name__
-told["first of node"] = ranks.first_of_node_first(lambda: ranks.rank)
-open(sys.argv[1] + str(ranks.rank), "w").write(json.dumps(told))
-ranks.leave()
-"""
+def agree(_rank):
+    """What each of two ranks gets of all that they do together."""
+    ranks = Ranks.from_environment().joined(torch.device("cpu"))
+    parts = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    parts[0].grad = torch.full((2,), 1.0 + ranks.rank)
+    if ranks.is_first:
+        parts[1].grad = torch.ones(2)
+    ranks.sum_gradients(parts)
+
+    def only_on_second():
+        return failing() if ranks.rank == 1 else "fine"
+
+    def kind_on_second():
+        if ranks.rank == 1:
+            raise Kind([], 3)
+
+    told = {
+        "gradients": [part.grad is not None and part.grad.tolist() for part in parts],
+        "sum": ranks.sum(ranks.rank + 1),
+        "sum of numbers": ranks.sum(0.5),
+        "rounds": list(ranks.rounds(iter("abc"[: 1 + 2 * ranks.rank]))),
+        "merged": sorted(ranks.merged({ranks.rank: "x"})),
+        "by_first": ranks.by_first(lambda: ranks.rank),
+        "by_first fails": caught(ranks.by_first, failing),
+        "agreed": ranks.agreed(lambda: ranks.rank),
+        "agreed fails": caught(ranks.agreed, only_on_second),
+        "all fail": caught(ranks.agreed, failing),
+        "first of node": ranks.first_of_node_first(lambda: ranks.rank),
+    }
+    with pytest.raises(Kind):
+        ranks.agreed(kind_on_second)
+    ranks.leave()
+    return told
 
 
 def test_two_processes_agree(tmp_path):
-    program = tmp_path / "together.py"
-    program.write_text(TOGETHER.format(scripts=str(ROOT / "scripts")))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    subprocess.run(
-        [sys.executable, *launcher, "--nproc-per-node=2", program, tmp_path / "told"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=300,
-        check=True,
-        capture_output=True,
-    )
-    first, second = (json.loads((tmp_path / f"told{rank}").read_text()) for rank in (0, 1))
+    first, second = (told for told, _ in together(agree, tmp_path))
     alike = {
         "gradients": [[3.0, 3.0], [1.0, 1.0], False],
         "sum": 3,
         "sum of numbers": 1.0,
         "merged": [0, 1],
         "by_first": 0,
-        "kind": "Kind",
     }
     for told in (first, second):
         assert {key: told[key] for key in alike} == alike
