@@ -8,13 +8,12 @@ import sys
 import tarfile
 from pathlib import Path
 
-import av
-import numpy as np
 import oracles
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 import yaml
+from clip_files import write_clip
 from servers import hub
 from support import called, run_script
 from walks import SMALL_CLIPS, SMALL_RUN, ran, sets, succeed, write_small_spec
@@ -222,17 +221,6 @@ def write_saved_set(folder, split):
     )
 
 
-def write_video(path, frames):
-    path.parent.mkdir(parents=True)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=30)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for grey in range(frames):
-            picture = np.full((48, 64), 8 * grey, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="gray8")))
-        container.mux(stream.encode(None))
-
-
 def write_benchmark(root, split):
     """As `hf download` leaves it: two sets of two clips with a question each."""
     pair = {"question": "Which way?", "index2ans": {"A": "left", "B": "right"}, "answer": "A"}
@@ -309,8 +297,8 @@ def write_raw_benchmarks(folder):
         table = folder / "benchmark" / name / f"{name}_benchmark_qa_pairs.json"
         files.write_json(table, [{"video": f"clips/{clip}", "qa_pairs": pair}])
     raw = folder / "raw"
-    write_video(raw / "agibot/observations/327/1/videos/head_color.mp4", frames=8)
-    write_video(raw / "holoassist/videos/R007-7July-DSLR/Export_py/pitch.mp4", frames=30)
+    write_clip(raw / "agibot/observations/327/1/videos/head_color.mp4", frames=8, rate=30)
+    write_clip(raw / "holoassist/videos/R007-7July-DSLR/Export_py/pitch.mp4", frames=30, rate=30)
     event = {"id": 5, "label": "Fine grained action", "start": 0.1, "end": 0.9}
     listed = [{"video_name": "R007-7July-DSLR", "events": [event]}]
     files.write_json(raw / "holoassist" / raw_clips.EVENTS, listed)

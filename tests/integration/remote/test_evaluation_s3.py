@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from gap_site import KINDS, ROWS, clip
+from clip_files import write_clip
+from gap_site import KINDS, ROWS
 from pyarrow import parquet
 from support import run_script
 
@@ -25,7 +26,7 @@ def evaluation(bucket, tmp_path):
         records.append({"id": name, "video": f"{name}.mp4", "conversations": turns})
         rows.append({"video_id": name, "question": question, "gt": gt, "response": said})
         if name != "told":
-            s3.send(clip(tmp_path / "clip.mp4"), f"{bucket}/clips/{name}.mp4")
+            s3.send(write_clip(tmp_path / "clip.mp4"), f"{bucket}/clips/{name}.mp4")
     rows[-1]["error"] = "the clip does not decode"
     files = {
         "run/results.json": rows,
