@@ -12,27 +12,23 @@ from cosmos_reason.checkpoints import trainer_log
 
 pytestmark = pytest.mark.integration
 
-# The trainer's step: packer, log-probabilities, reference pass, loss, clipping and AdamW are the
-# package's. Of a GPU it wants a clock, and FSDP around the model is left out.
-UPDATE = """
+# Of a GPU the package's trainers want a clock; FSDP around the model is left out. `prepared` gives
+# one what it makes for itself where it has processes, a mesh and checkpoints.
+PRELUDE = """
 import copy, json, os
 from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 cosmos_rl_patches.apply(lambda text: None)
-cosmos_rl_patches.judge_first_update()
-cosmos_rl_patches.carry_settings()
+assert cosmos_rl_patches.judge_first_update() and cosmos_rl_patches.weigh_tokens()
+assert cosmos_rl_patches.carry_settings()
 import toml
 import torch.nn.functional as F
 from contextlib import nullcontext
+from functools import partial
 from transformers import AutoConfig, AutoModelForImageTextToText
-from cosmos_rl.dispatcher.data.data_fetcher import ControllerDataFetcher, WorkerDataFetcher
 from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
-from cosmos_rl.dispatcher.data.schema import Rollout
 from cosmos_rl.policy.config import Config
 from cosmos_rl.policy.model.hf_models import HFModel
-from cosmos_rl.policy.trainer.llm_trainer.grpo_trainer import GRPOTrainer
-from cosmos_rl.policy.trainer.optm import build_optimizers
-from cosmos_rl.reward.local_calculator import LocalRewardCalculator
 from cosmos_rl.utils.parallelism import ParallelDims
 
 
@@ -43,6 +39,45 @@ class Clock:
     def elapsed_time(self, other): return 1000.0
 
 
+torch.cuda.Event = Clock
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+)
+torch.set_default_dtype(torch.float32)
+config = Config.from_dict(toml.load(sys.argv[1]))
+packer = HFVLMDataPacker()
+packer.setup(config)
+path = config.policy.model_name_or_path
+GIVEN = ("input_ids", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids")
+
+
+def plain_model():
+    return AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+
+
+def prepared(kind, model):
+    trainer = kind.__new__(kind)
+    trainer.config, trainer.device = config, torch.device("cpu")
+    trainer.parallel_dims = ParallelDims(1, 1, 1, 1, 1, 1)
+    trainer.parallel_dims.build_mesh("cpu")
+    trainer.train_stream, trainer.data_packer = None, packer
+    trainer.tokenizer, trainer.global_rank, trainer.seq_len_multiple = packer.tokenizer, 0, 1
+    trainer.model = HFModel(AutoConfig.from_pretrained(path), model, None, is_vlm=True)
+    trainer.model.hf_config._attn_implementation = "sdpa"
+    trainer.model_parts, trainer.model_module_path = trainer.model.separate_model_parts(), [None]
+    trainer.act_offloading_ctx_manager = nullcontext()
+    return trainer
+"""
+
+# The trainer's step: packer, log-probabilities, reference pass, loss, clipping and AdamW are the
+# package's.
+UPDATE = """
+from cosmos_rl.dispatcher.data.data_fetcher import ControllerDataFetcher, WorkerDataFetcher
+from cosmos_rl.dispatcher.data.schema import Rollout
+from cosmos_rl.policy.trainer.llm_trainer.grpo_trainer import GRPOTrainer
+from cosmos_rl.reward.local_calculator import LocalRewardCalculator
+
+
 class Alone:
     'What policies of several replicas reduce with; there is one.'
     def wait_comm_ready(self): ...
@@ -50,20 +85,13 @@ class Alone:
     def allreduce(self, given, reduced, *_, **__): reduced.copy_(given)
 
 
-torch.cuda.Event = Clock
 torch.Tensor.cuda = lambda tensor, *_, **__: tensor
-torch.distributed.init_process_group(
-    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-)
-config = Config.from_dict(toml.load(sys.argv[1]))
 policy = config.train.train_policy
 datasets = {"dataset": cosmos_rl_entry.training, "val_dataset": cosmos_rl_entry.validation}
 os.environ["COSMOS_ROLE"] = "Controller"
 controller = ControllerDataFetcher(config=config, is_rl=True, **datasets)
 payloads = controller.get_batched_prompt(2)[0]
 os.environ["COSMOS_ROLE"] = "Rollout"
-packer = HFVLMDataPacker()
-packer.setup(config)
 worker = WorkerDataFetcher(config, packer, packer, **datasets)
 calculator = LocalRewardCalculator()
 paid = cosmos_rl_entry.Paid()
@@ -85,27 +113,17 @@ rollouts = [
     )
 ]
 
-path = config.policy.model_name_or_path
-plain = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+plain = plain_model()
 reference = copy.deepcopy(plain)
 torch.manual_seed(5)
 with torch.no_grad():  # as if some steps had been made: the divergence is not 0
     for weight in reference.parameters():
         weight.add_(0.01 * weight.abs().mean() * torch.randn_like(weight))
-torch.set_default_dtype(torch.float32)
-trainer = GRPOTrainer.__new__(GRPOTrainer)
-trainer.config, trainer.grpo_config, trainer.device = config, policy, torch.device("cpu")
-trainer.parallel_dims = ParallelDims(1, 1, 1, 1, 1, 1)
-trainer.parallel_dims.build_mesh("cpu")
-trainer.train_stream, trainer.data_packer = None, packer
-trainer.tokenizer, trainer.global_rank, trainer.seq_len_multiple = packer.tokenizer, 0, 1
-trainer.model = HFModel(AutoConfig.from_pretrained(path), copy.deepcopy(plain), None, is_vlm=True)
-trainer.model.hf_config._attn_implementation = "sdpa"
-trainer.model_parts, trainer.model_module_path = trainer.model.separate_model_parts(), [None]
+trainer = prepared(GRPOTrainer, copy.deepcopy(plain))
+trainer.grpo_config = policy
 trainer.reference_state_dict = {
     f"model.{name}": value for name, value in reference.state_dict().items()
 }
-trainer.act_offloading_ctx_manager = nullcontext()
 trainer.mini_step, trainer.mini_batch = 0, policy.mini_batch
 trainer.batch_size_per_optimize = policy.batch_size_per_optimize
 trainer.mu_iterations, trainer.max_length = policy.mu_iterations, config.policy.model_max_length
@@ -119,8 +137,7 @@ report = trainer.step_training(rollouts, 1, 10, 100, Alone(), True)
 # The same, plainly: every completion alone.
 def log_probabilities(model, row):
     batch = packer.policy_collate_fn([row], len(row["input_ids"]))
-    names = ("input_ids", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids")
-    logits = model(**{name: batch[name] for name in names if name in batch}).logits[0]
+    logits = model(**{name: batch[name] for name in GIVEN if name in batch}).logits[0]
     logits = logits.float() / policy.temperature
     chosen = torch.tensor(row["logprob_masks"], dtype=torch.bool)
     following = torch.tensor([*row["input_ids"][1:], 0])
@@ -168,7 +185,7 @@ for _ in range(policy.mu_iterations):
     torch.nn.utils.clip_grad_norm_(plain.parameters(), config.train.optm_grad_norm_clip)
     optimizer.step()
 
-start = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).state_dict()
+start = plain_model().state_dict()
 theirs = trainer.model.model.state_dict()
 moved = max((theirs[name] - value).abs().max().item() for name, value in start.items())
 apart = max(
@@ -191,29 +208,8 @@ print(json.dumps({
 # Two steps of supervised training in passes of one record, whose answers have unlike lengths; then
 # what a checkpoint keeps, and what a trainer that goes on from it says.
 SUPERVISED = """
-import json
-from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
-from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
-cosmos_rl_patches.apply(lambda text: None)
-assert cosmos_rl_patches.judge_first_update() and cosmos_rl_patches.weigh_tokens()
-import toml
-import torch.nn.functional as F
-from contextlib import nullcontext
-from functools import partial
-from transformers import AutoConfig, AutoModelForImageTextToText
-from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
-from cosmos_rl.policy.config import Config
 from cosmos_rl.policy.kernel.loss import CrossEntropyLoss
-from cosmos_rl.policy.model.hf_models import HFModel
 from cosmos_rl.policy.trainer.llm_trainer.sft_trainer import SFTTrainer, async_safe_ce
-from cosmos_rl.utils.parallelism import ParallelDims
-
-
-class Clock:
-    def __init__(self, **_): ...
-    def record(self): ...
-    def query(self): return True
-    def elapsed_time(self, other): return 1000.0
 
 
 class Saved:
@@ -221,31 +217,12 @@ class Saved:
     def save_check(self, **_): ...
 
 
-torch.cuda.Event = Clock
-torch.distributed.init_process_group(
-    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-)
-config = Config.from_dict(toml.load(sys.argv[1]))
-packer = HFVLMDataPacker()
-packer.setup(config)
 records = cosmos_rl_entry.training(config)
 items = [packer.sft_process_sample(records[number]) for number in range(8)]
-path = config.policy.model_name_or_path
-torch.set_default_dtype(torch.float32)
 
 
 def new_trainer():
-    trainer = SFTTrainer.__new__(SFTTrainer)
-    trainer.config, trainer.device = config, torch.device("cpu")
-    trainer.parallel_dims = ParallelDims(1, 1, 1, 1, 1, 1)
-    trainer.parallel_dims.build_mesh("cpu")
-    trainer.train_stream, trainer.data_packer = None, packer
-    trainer.tokenizer, trainer.global_rank, trainer.seq_len_multiple = packer.tokenizer, 0, 1
-    plain = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
-    trainer.model = HFModel(AutoConfig.from_pretrained(path), plain, None, is_vlm=True)
-    trainer.model.hf_config._attn_implementation = "sdpa"
-    trainer.model_parts, trainer.model_module_path = trainer.model.separate_model_parts(), [None]
-    trainer.act_offloading_ctx_manager = nullcontext()
+    trainer = prepared(SFTTrainer, plain_model())
     trainer.loss_fn = partial(
         async_safe_ce, ce_impl=CrossEntropyLoss(config), dp_group=None, cp_group=None
     )
@@ -262,8 +239,7 @@ def plainly(trainer, chosen):
     for item in chosen:
         batch = packer.sft_collate_fn([item], len(item["input_ids"]), ignore_label_id=-100)
         labels = batch.pop("label_ids")[0, 1:]
-        names = ("input_ids", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids")
-        given = {name: batch[name] for name in names if name in batch}
+        given = {name: batch[name] for name in GIVEN if name in batch}
         logits = trainer.model.model(**given).logits
         loss = F.cross_entropy(logits[0, :-1].float(), labels, ignore_index=-100, reduction="sum")
         sums.append((loss.item(), int((labels != -100).sum())))
@@ -299,6 +275,35 @@ print(json.dumps({"seen": seen, "resumed": resumed}))
 """
 
 
+SETTINGS = {
+    "custom.vision.nframes": 4,
+    "custom.vision.resized_height": 64,
+    "custom.vision.resized_width": 96,
+    "policy.model_max_length": 4096,
+    "policy.model_gradient_checkpointing": "false",
+    "train.param_dtype": "float32",
+    "train.optm_warmup_steps": 0,
+    "train.optm_lr": 1e-3,
+    "train.optm_impl": "for-loop",
+}
+
+
+def ran(program, folder, action, model, root, gpus, **settings):
+    """What a program prints last of a spec, and its stderr."""
+    path = folder / "spec.toml"
+    changes = SETTINGS | {"train.output_dir": folder / "out"} | settings
+    words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    done = run_script(
+        *("build_spec.py", action, "--engine", "cosmos-rl", "--model", model),
+        *("--train-root", root, "--gpus-per-node", gpus, *words, "-o", path),
+    )
+    assert path.is_file(), done.stderr
+    command = cosmos_rl_packages.command(PRELUDE + program, path)
+    done = called(command, env=cosmos_rl_packages.environment())
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr.splitlines()
+
+
 def test_the_loss_of_a_supervised_run_weighs_tokens_alike_also_after_a_resume(
     tiny_model, dataset, tmp_path
 ):
@@ -309,34 +314,13 @@ def test_the_loss_of_a_supervised_run_weighs_tokens_alike_also_after_a_resume(
     train = tmp_path / "train"
     train.mkdir()
     (train / "annotations.json").write_text(json.dumps(records))
-    path = tmp_path / "sft.toml"
     settings = {
-        "custom.vision.nframes": 4,
-        "custom.vision.resized_height": 64,
-        "custom.vision.resized_width": 96,
-        "train.output_dir": tmp_path / "out",
-        "policy.model_max_length": 4096,
-        "policy.model_gradient_checkpointing": "false",
         "train.train_batch_per_replica": 4,
         "train.train_policy.mini_batch": 1,
-        "train.param_dtype": "float32",
-        "train.optm_warmup_steps": 0,
-        "train.optm_lr": 1e-3,
-        "train.optm_impl": "for-loop",
         "train.max_num_steps": 2,
         "validation.enable": "false",
     }
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    done = run_script(
-        *("build_spec.py", "train", "--engine", "cosmos-rl", "--model", tiny_model),
-        *("--train-root", train, "--gpus-per-node", 1, *words, "-o", path),
-    )
-    assert path.is_file(), done.stderr
-    done = called(
-        cosmos_rl_packages.command(SUPERVISED, path), env=cosmos_rl_packages.environment()
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    told, said = ran(SUPERVISED, tmp_path, "train", tiny_model, train, 1, **settings)
     loss = tokens = 0
     for sums, of_step, mean in told["seen"]:
         loss += sum(one for one, _ in sums)
@@ -345,42 +329,23 @@ def test_the_loss_of_a_supervised_run_weighs_tokens_alike_also_after_a_resume(
         assert of_step == pytest.approx(sum(one / n for one, n in sums) / len(sums), rel=1e-4)
     assert abs(of_step - sum(one for one, _ in sums) / sum(n for _, n in sums)) > 0.01
     assert told["resumed"][2] == pytest.approx(mean, rel=1e-6)
-    printed = [trainer_log.metrics(line) for line in done.stderr.splitlines()]
+    printed = [trainer_log.metrics(line) for line in said]
     means = [one for one in printed if one and "train/mean_loss" in one]
     assert [(one["step"], one["total_steps"]) for one in means] == [(1, 2), (2, 2), (2, 2)]
     assert means[1]["train/mean_loss"] == pytest.approx(mean, abs=1e-4)
 
 
 def test_an_update_of_the_policy_is_that_of_a_plain_computation(tiny_model, dataset, tmp_path):
-    path = tmp_path / "grpo.toml"
     settings = {
-        "custom.vision.nframes": 4,
-        "custom.vision.resized_height": 64,
-        "custom.vision.resized_width": 96,
-        "train.output_dir": tmp_path / "out",
-        "policy.model_max_length": 4096,
-        "policy.model_gradient_checkpointing": "false",
         "rollout.max_response_length": 1024,
         "generations": 4,
         "kl": 0.05,
         "train.train_batch_per_replica": 8,
         "train.train_policy.mini_batch": 2,
         "train.train_policy.mu_iterations": 2,
-        "train.param_dtype": "float32",
-        "train.optm_warmup_steps": 0,
-        "train.optm_lr": 1e-3,
-        "train.optm_impl": "for-loop",
         "train.epsilon": 1e-4,
     }
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    done = run_script(
-        *("build_spec.py", "grpo", "--engine", "cosmos-rl", "--model", tiny_model),
-        *("--train-root", dataset / "train", "--gpus-per-node", 4, *words, "-o", path),
-    )
-    assert done.returncode == 0, done.stderr
-    done = called(cosmos_rl_packages.command(UPDATE, path), env=cosmos_rl_packages.environment())
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen, said = ran(UPDATE, tmp_path, "grpo", tiny_model, dataset / "train", 4, **settings)
     assert len(set(seen["rewards"])) > 1
     theirs, ours = seen["advantages"]
     assert theirs == pytest.approx(ours, abs=1e-3)
@@ -390,9 +355,6 @@ def test_an_update_of_the_policy_is_that_of_a_plain_computation(tiny_model, data
     (told,) = (tmp_path / "out").rglob("safetensors/step_2/cosmos_training.json")
     assert json.loads(told.read_text())["custom"]["vision"]["nframes"] == 4
     assert seen["judged"]
-    (told,) = [one for one in done.stderr.splitlines() if one.startswith("gradients of step 1: ")]
-    assert re.findall(r"(\w+) [\d,]+ trained, 0 frozen, gradient", told) == [
-        "tower",
-        "merger",
-        "text",
-    ]
+    (told,) = [one for one in said if one.startswith("gradients of step 1: ")]
+    parts = re.findall(r"(\w+) [\d,]+ trained, 0 frozen, gradient", told)
+    assert parts == ["tower", "merger", "text"]
