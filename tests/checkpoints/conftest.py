@@ -1,4 +1,4 @@
-"""A tiny model, and an output folder of three steps of it."""
+"""A tiny checkpoint as published and as converted, and an output folder of three steps."""
 
 import pytest
 from run_folders import RUN, add_step
@@ -8,11 +8,20 @@ from cosmos_reason.demo import tiny_omni
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory):
-    base = tmp_path_factory.mktemp("model")
-    tiny_omni.build(base / "omni", seed=1, text="left right yes no")
-    conversion.convert(omni.open_source(base / "omni"), base / "model", 10**9, force=False, jobs=1)
-    return base / "model"
+def published(tmp_path_factory):
+    """An Omni checkpoint; no test changes it."""
+    folder = tmp_path_factory.mktemp("published") / "omni"
+    tiny_omni.build(
+        folder, seed=1, text="Which way does the red circle move, left or right? yes no"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model(published, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    conversion.convert(omni.open_source(published), folder, 10**9, force=False, jobs=1)
+    return folder
 
 
 @pytest.fixture

@@ -22,14 +22,6 @@ from cosmos_reason.checkpoints import conversion, omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
 
 SCRIPT = "prepare_cosmos3_vlm_checkpoint.py"
-TEXT = "Which way does the red circle move, left or right? "
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("published") / "omni"
-    tiny_omni.build(folder, seed=1, text=TEXT)
-    return folder
 
 
 def test_a_valid_output_is_reused_and_another_one_is_not_touched(published, tmp_path):
@@ -39,50 +31,46 @@ def test_a_valid_output_is_reused_and_another_one_is_not_touched(published, tmp_
     again = convert(published, out)
     assert again.stdout.endswith("status=skipped_existing\n")
     _, script, *args = shlex.split(again.stderr.splitlines()[-1])
-    assert (
-        run_script(Path(script).name, *args, cwd=tmp_path).returncode == 0
-        and (tmp_path / "spec.toml").is_file()
-    )
+    assert run_script(Path(script).name, *args, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "spec.toml").is_file()
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == stamps
     other = tmp_path / "other"
-    tiny_omni.build(other, seed=2, text=TEXT)
+    tiny_omni.build(other, seed=2, text="left right")
     refused = convert(other, out, flags=["--json"])
-    assert refused.returncode == 1 and finding_ids(refused) == [
-        "CKPT-OUTPUT-EXISTS",
-        "CKPT-OUTPUT-OTHER",
-    ]
+    assert refused.returncode == 1
+    assert finding_ids(refused) == ["CKPT-OUTPUT-EXISTS", "CKPT-OUTPUT-OTHER"]
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == stamps
     assert convert(other, out, flags=["--force"]).stdout.endswith("status=converted\n")
     assert conversion.check_output(out, omni.open_source(other).fingerprint) == []
 
 
+def set_provenance(**values):
+    return lambda out: edit_json(out / conversion.PROVENANCE, lambda told: told.update(values))
+
+
+def empty(out):
+    set_provenance(files={})(out)
+    (out / "tokenizer.json").unlink()
+
+
 @pytest.mark.parametrize(
     "damage",
-    ["truncate", "delete", "edit", "provenance", "emptied", "keys", "number", "stray", "adapter"],
+    [
+        lambda out: os.truncate(next(out.glob("*.safetensors")), 100_000),
+        lambda out: next(out.glob("*.safetensors")).unlink(),
+        lambda out: edit_json(out / "tokenizer_config.json", lambda told: told.clear()),
+        lambda out: (out / conversion.PROVENANCE).unlink(),
+        lambda out: edit_json(out / conversion.PROVENANCE, lambda told: told.pop("tensors")),
+        lambda out: (out / "model.safetensors").write_text("{}"),
+        lambda out: (out / "adapter_config.json").write_text("{}"),
+        set_provenance(source=5),
+        empty,
+    ],
 )
 def test_a_damaged_output_is_not_reused(published, tmp_path, damage):
     out = tmp_path / "out"
     convert(published, out)
-    shard = next(out.glob("*.safetensors"))
-    if damage == "truncate":
-        os.truncate(shard, shard.stat().st_size - 1)
-    elif damage == "delete":
-        shard.unlink()
-    elif damage == "edit":
-        edit_json(out / "tokenizer_config.json", lambda value: value.update(model_max_length=1))
-    elif damage == "provenance":
-        (out / conversion.PROVENANCE).unlink()
-    elif damage == "emptied":
-        edit_json(out / conversion.PROVENANCE, lambda value: value.update(files={}))
-        (out / "tokenizer.json").unlink()
-    elif damage == "keys":
-        edit_json(out / conversion.PROVENANCE, lambda value: value.pop("tensors"))
-    elif damage == "number":
-        edit_json(out / conversion.PROVENANCE, lambda value: value.update(source=5))
-    else:
-        (out / {"stray": "model.safetensors", "adapter": "adapter_config.json"}[damage]).write_text(
-            "{}"
-        )
+    damage(out)
     done = convert(published, out)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert convert(published, out, flags=["--force"]).returncode == 0
@@ -106,24 +94,19 @@ def test_only_model_folders_are_ever_replaced(published, tmp_path, force):
         assert (done.returncode, finding_ids(done)) == (2, ["CKPT-OUTPUT-FOREIGN"]), done.stderr
         flag, other = json.loads(done.stdout)["findings"][0]["fix"].split()
         assert flag == "--output-path" and not os.path.lexists(other)
-    assert (tmp_path / "thesis" / "chapter.md").read_text() == "years of work" and (
-        project / "src"
-    ).is_dir()
+    assert (tmp_path / "thesis" / "chapter.md").read_text() == "years of work"
+    assert (project / "src").is_dir()
     assert convert(published, other).returncode == 0
 
 
 def test_an_output_that_is_a_link_to_another_disk_stays_one(published, tmp_path):
     (tmp_path / "large").mkdir()
     (tmp_path / "out").symlink_to("large")
-    assert (
-        convert(published, tmp_path / "out").stdout
-        == f"converted_checkpoint={tmp_path / 'out'}\nstatus=converted\n"
-    )
+    done = convert(published, tmp_path / "out")
+    assert done.stdout == f"converted_checkpoint={tmp_path / 'out'}\nstatus=converted\n"
     assert convert(published, tmp_path / "out", flags=["--force"]).returncode == 0
-    assert (tmp_path / "out").is_symlink() and sorted(p.name for p in tmp_path.iterdir()) == [
-        "large",
-        "out",
-    ]
+    assert (tmp_path / "out").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "out"]
 
 
 def test_a_hashed_conversion_notices_one_changed_bit(published, tmp_path):
@@ -136,34 +119,25 @@ def test_a_hashed_conversion_notices_one_changed_bit(published, tmp_path):
         last = handle.read(1)[0]
         handle.seek(-1, os.SEEK_END)
         handle.write(bytes([last ^ 1]))
-    assert convert(published, out).stdout.endswith("skipped_existing\n"), (
-        "headers only, as promised"
-    )
+    reused = convert(published, out)  # headers only, as promised
+    assert reused.stdout.endswith("skipped_existing\n")
     noticed = convert(published, out, flags=["--hash", "--json"])
-    assert noticed.returncode == 1 and finding_ids(noticed) == [
-        "CKPT-OUTPUT-EXISTS",
-        "CKPT-FILE-CHANGED",
-    ]
+    assert noticed.returncode == 1
+    assert finding_ids(noticed) == ["CKPT-OUTPUT-EXISTS", "CKPT-FILE-CHANGED"]
     told = json.loads(noticed.stdout)["findings"][0]
     assert "--force replaces it" in told["message"] and not told["fix"], "nobody pastes that"
     assert convert(published, out, flags=["--hash", "--force"]).stdout.endswith("converted\n")
     schema = json.loads((ROOT / "schemas" / "provenance.schema.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(
-        json.loads((out / conversion.PROVENANCE).read_text())
-    )
+    provenance = json.loads((out / conversion.PROVENANCE).read_text())
+    jsonschema.Draft202012Validator(schema).validate(provenance)
 
 
 @pytest.mark.parametrize("kib", [1, random.Random(5).randrange(2, 1500), 1900])
 def test_a_disk_that_refuses_in_the_middle(published, tmp_path, kib):
     """The kernel refuses bytes beyond a file size limit, as it does on a full disk."""
-    script = [
-        sys.executable,
-        ROOT / "scripts" / SCRIPT,
-        "--checkpoint-path",
-        published,
-        "--output-path",
-    ]
-    command = f"ulimit -f {kib}; exec " + shlex.join(map(str, [*script, tmp_path / "out"]))
+    words = [sys.executable, ROOT / "scripts" / SCRIPT, "--checkpoint-path", published]
+    words += ["--output-path", tmp_path / "out"]
+    command = f"ulimit -f {kib}; exec {shlex.join(map(str, words))}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "OS-ERROR" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -240,20 +214,17 @@ def test_a_second_run_says_that_one_is_writing(published, tmp_path):
         if not seen:
             seen.append(convert(published, out, flags=["--json"]))
 
-    assert (
-        conversion.convert(source, out, 10**9, force=False, jobs=2, copied=second)
-        == conversion.CONVERTED
-    )
+    done = conversion.convert(source, out, 10**9, force=False, jobs=2, copied=second)
+    assert done == conversion.CONVERTED
     assert seen[0].returncode == 3 and finding_ids(seen[0]) == ["CKPT-OUTPUT-BUSY"]
 
 
 def test_too_little_space_is_said_before_the_first_byte(published, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    source = omni.open_source(published)
     with pytest.raises(Failure) as caught:
-        conversion.convert(
-            omni.open_source(published), tmp_path / "out", 10**9, force=False, jobs=1
-        )
+        conversion.convert(source, tmp_path / "out", 10**9, force=False, jobs=1)
     assert caught.value.exit_code == 3 and caught.value.findings[0].id == "CKPT-DISK-FULL"
     assert list(tmp_path.iterdir()) == []
 
@@ -285,18 +256,12 @@ def test_a_source_that_was_changed_since_is_not_taken_for_converted(published, t
     stamp = shard.stat().st_mtime_ns
     overwrite(shard)
     os.utime(shard, ns=(stamp, stamp))
-    assert convert(source, out).stdout.endswith("skipped_existing\n"), (
-        "nothing that can be seen has changed"
-    )
-    assert finding_ids(convert(source, out, ["--hash", "--json"])) == [
-        "CKPT-OUTPUT-EXISTS",
-        "CKPT-FILE-CHANGED",
-    ]
-    os.utime(shard)
-    assert finding_ids(convert(source, out, ["--json"])) == [
-        "CKPT-OUTPUT-EXISTS",
-        "CKPT-OUTPUT-OTHER",
-    ]
+    reused = convert(source, out)  # nothing that can be seen has changed
+    assert reused.stdout.endswith("skipped_existing\n")
+    for flags, found in (("--hash --json", "CKPT-FILE-CHANGED"), ("--json", "CKPT-OUTPUT-OTHER")):
+        said = convert(source, out, flags.split())
+        assert finding_ids(said) == ["CKPT-OUTPUT-EXISTS", found]
+        os.utime(shard)
     assert convert(source, out, ["--force"]).returncode == 0
 
 
@@ -317,35 +282,19 @@ def test_shards_of_a_changed_source_are_not_mixed_with_new_ones(published, tmp_p
 
 
 def test_what_was_converted_is_told_though_its_validation_fails(published, tmp_path):
-    command = (
-        SCRIPT,
-        "--checkpoint-path",
-        published,
-        "--output-path",
-        "out",
-        "--validate-with-image",
-        "foo:1",
-    )
-    done = run_script(*command, cwd=tmp_path, env={"PATH": "/nowhere"})
+    command = f"{SCRIPT} --output-path out --validate-with-image foo:1 --checkpoint-path"
+    nowhere = {"cwd": tmp_path, "env": {"PATH": "/nowhere"}}
+    done = run_script(command, published, **nowhere)
     assert done.returncode == 3 and "CKPT-NO-DOCKER" in done.stderr
     assert done.stdout == f"converted_checkpoint={tmp_path / 'out'}\nstatus=converted\n"
-    done = run_script(*command, "--json", cwd=tmp_path, env={"PATH": "/nowhere"})
-    assert (
-        json.loads(done.stdout)["result"]["status"] == "skipped_existing" and done.returncode == 3
-    )
+    done = run_script(command, published, "--json", **nowhere)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["result"]["status"] == "skipped_existing"
 
 
 def test_flags_that_count_for_nothing_are_told(published, tmp_path):
-    flags = [
-        "--check-only",
-        "--force",
-        "--output-path",
-        tmp_path / "x",
-        "--validate-with-image",
-        "foo:1",
-        "--json",
-    ]
-    done = run_script(SCRIPT, "--checkpoint-path", published, *flags)
+    command = f"{SCRIPT} --check-only --force --validate-with-image foo:1 --json --output-path x"
+    done = run_script(command, "--checkpoint-path", published, cwd=tmp_path)
     assert done.returncode == 0 and finding_ids(done) == ["CKPT-CONVERTIBLE", "CKPT-NO-EFFECT"]
     assert convert(published, tmp_path / "out").returncode == 0
     missing = convert(published, tmp_path / "out", ["--donor", "./nosuch", "--json"])
@@ -358,9 +307,5 @@ def test_flags_that_count_for_nothing_are_told(published, tmp_path):
     assert (done.returncode, finding_ids(done)) == (2, ["CKPT-OUTPUT-OVERLAPS"])
     missing = convert(bare, tmp_path / "out2", ["--donor", "./nosuch", "--json"])
     assert (missing.returncode, finding_ids(missing)) == (2, ["CKPT-DONOR-MISSING"])
-    assert (
-        run_script(
-            SCRIPT, "--checkpoint-path", published, "--output-path", "", cwd=tmp_path
-        ).returncode
-        == 2
-    )
+    done = run_script(SCRIPT, "--checkpoint-path", published, "--output-path", "", cwd=tmp_path)
+    assert done.returncode == 2

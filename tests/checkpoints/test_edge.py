@@ -11,6 +11,7 @@ from transformers import Cosmos3EdgeForConditionalGeneration
 
 from cosmos_reason.base.families import cosmos3_edge
 from cosmos_reason.checkpoints import conversion, omni, run_outputs, safetensors_files
+from cosmos_reason.engine import loadable
 from cosmos_reason.remote import model_names
 
 Official = Cosmos3EdgeForConditionalGeneration
@@ -36,10 +37,14 @@ def test_transformers_reads_the_same_tensors_of_the_published_and_the_plain_fold
     assert model_names.family(str(tiny_edge_model)) == ("cosmos3_edge", False)
 
 
-def test_the_script_converts_it_and_transformers_reads_the_result(published_edge, tmp_path):
-    done = convert(published_edge, tmp_path / "out", flags=["--json", "--validate"])
-    assert done.returncode == 0 and finding_ids(done) == ["CKPT-LOADABLE"], done.stdout
-    assert "70 tensors" in done.stdout
+def test_the_script_converts_it_and_transformers_reads_the_result(published_edge, tmp_path, capsys):
+    """By what `--validate` runs in a process of its own."""
+    done = convert(published_edge, tmp_path / "out", flags=["--json"])
+    assert done.returncode == 0 and finding_ids(done) == [], done.stdout
+    loadable.main(tmp_path / "out", "cosmos3_edge", "of-layout")
+    assert "70 tensors" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="names or shapes differ"):
+        loadable.main(tmp_path / "out", "cosmos3_edge", "of-class")
 
 
 def test_the_generator_stays_behind(published_edge, tiny_edge_model):

@@ -1,11 +1,10 @@
 """Which layers of a model are compressed, what keeps it from being so, and what proves a result."""
 
-import json
 import shutil
-import struct
 from collections import namedtuple
 
 import pytest
+from omni_layouts import write_tensors
 
 from cosmos_reason.base import files
 from cosmos_reason.base.families import cosmos3_edge
@@ -13,17 +12,6 @@ from cosmos_reason.checkpoints import quantized, safetensors_files
 from cosmos_reason.checkpoints.safetensors_files import Tensor
 
 GIB = 1 << 30
-
-
-def write_tensors(path, tensors):
-    """{name: (dtype, shape, bytes)} as one safetensors file."""
-    header, data = {}, b""
-    for name, (dtype, shape, content) in tensors.items():
-        offsets = [len(data), len(data) + len(content)]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
-        data += content
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def with_widths(folder, **widths):
