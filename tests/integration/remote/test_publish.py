@@ -18,6 +18,7 @@ import pytest
 from huggingface_hub import constants
 from omni_layouts import write_tensors
 from support import ROOT, run_script
+from training import short_training
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.checkpoints import (
@@ -27,7 +28,6 @@ from cosmos_reason.checkpoints import (
     safetensors_files,
     uploads,
 )
-from cosmos_reason.demo import tiny_omni
 from cosmos_reason.engine.train import run as training
 from cosmos_reason.remote import s3
 from cosmos_reason.spec import document
@@ -49,10 +49,8 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
     def handle_any(self):
-        path, body = (
-            self.path.partition("?")[0],
-            self.rfile.read(int(self.headers.get("Content-Length") or 0)),
-        )
+        path = self.path.partition("?")[0]
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if path.startswith("/lfs/"):
             return self.store(path.rpartition("/")[2], body)
@@ -60,9 +58,8 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(401, {"error": "Invalid credentials"})
         if path == "/api/whoami-v2":
             name = "stranger" if token == "hf_stranger" else "lab"
-            return self.answer(
-                200, {"name": name, "orgs": [], "auth": {"accessToken": {"role": TOKENS[token]}}}
-            )
+            access = {"accessToken": {"role": TOKENS[token]}}
+            return self.answer(200, {"name": name, "orgs": [], "auth": access})
         return self.of_repository(path, body, token)
 
     def of_repository(self, path, body, token):
@@ -77,16 +74,13 @@ class Hub(BaseHTTPRequestHandler):
             server.repos.setdefault(REPO, made)
             return self.answer(409 if repo else 200, {"url": f"https://huggingface.co/{REPO}"})
         if repo is None:
-            return self.answer(
-                404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
-            )
+            return self.answer(404, {}, {"X-Error-Code": "RepoNotFound"})
         if path.endswith("/auth-check/write"):
             return self.answer(403 if token == "hf_stranger" else 200, {})
         if self.command == "GET":
-            siblings = [{"rfilename": name} for name in repo["files"]]
-            return self.answer(
-                200, {"id": REPO, "sha": "a" * 40, "private": repo["private"], "siblings": siblings}
-            )
+            told = {"id": REPO, "sha": "a" * 40, "private": repo["private"]}
+            told["siblings"] = [{"rfilename": name} for name in repo["files"]]
+            return self.answer(200, told)
         return self.answer(200, self.change(path, repo, body))
 
     do_GET = do_POST = do_PUT = handle_any
@@ -103,14 +97,11 @@ class Hub(BaseHTTPRequestHandler):
 
     def change(self, path, repo, body):
         if "/preupload/" in path:
-            names = [file["path"] for file in json.loads(body)["files"]]
-            modes = {True: "lfs", False: "regular"}
-            return {
-                "files": [
-                    {"path": n, "uploadMode": modes[n.endswith("tensors")], "shouldIgnore": False}
-                    for n in names
-                ]
-            }
+            asked = json.loads(body)["files"]
+            for file in asked:
+                is_large = file["path"].endswith("tensors")
+                file |= {"uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False}
+            return {"files": asked}
         if path.endswith("/objects/batch"):
             address = f"http://127.0.0.1:{self.server.server_port}/lfs/"
             objects = json.loads(body)["objects"]
@@ -124,10 +115,9 @@ class Hub(BaseHTTPRequestHandler):
                 repo["files"][value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 repo["files"][value["path"]] = self.server.blobs[value["oid"]]
-        return {
-            "commitUrl": f"https://huggingface.co/{REPO}/commit/{'b' * 40}",
-            "commitOid": "b" * 40,
-        }
+        commit = "b" * 40
+        address = f"https://huggingface.co/{REPO}/commit/{commit}"
+        return {"commitUrl": address, "commitOid": commit}
 
     def answer(self, status, value, headers=None):
         content = json.dumps(value).encode()
@@ -156,13 +146,12 @@ def hub(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    base = tmp_path_factory.mktemp("model")
-    tiny_omni.build(base / "omni", seed=1, text="left right yes no")
-    conversion.convert(
-        omni.open_source(base / "omni"), base / "model", 500_000, force=False, jobs=1
-    )
-    return base / "model"
+def model(tiny_model, tmp_path_factory):
+    """A model of several shards."""
+    folder = tmp_path_factory.mktemp("shards") / "model"
+    source = omni.open_source(tiny_model.with_name("omni"))
+    conversion.convert(source, folder, 500_000, force=False, jobs=1)
+    return folder
 
 
 @pytest.fixture
@@ -217,21 +206,16 @@ def ids(said):
 
 def check_sent(files, folder):
     """What was sent is the whole model and a card, and nothing of the rest."""
-    assert set(files) == {path.name for path in folder.iterdir() if path.name in files} | {
-        "README.md"
-    }
-    assert {
-        "config.json",
-        "tokenizer.json",
-        "chat_template.jinja",
-        safetensors_files.INDEX_NAME,
-    } < set(files)
-    assert all(
-        (folder / name).read_bytes() == content
-        for name, content in files.items()
-        if name != "README.md"
-    )
-    assert not any(b"SECRET-CANARY" in content for content in files.values())
+    needed = {"config.json", "tokenizer.json", "chat_template.jinja", safetensors_files.INDEX_NAME}
+    assert needed < set(files) and "README.md" in files
+    for name, content in files.items():
+        assert name == "README.md" or (folder / name).read_bytes() == content, name
+        assert b"SECRET-CANARY" not in content
+
+
+def stored(prefix):
+    """What lies there in S3: name -> bytes."""
+    return {found.name: s3.fetch(found).read_bytes() for found in s3.objects(prefix)}
 
 
 def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
@@ -240,9 +224,8 @@ def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
     assert not said["result"]["sent"]
     names = [row["name"] for row in said["result"]["files"]]
     assert names[-1] == "README.md" and "config.json" in names and "stray.safetensors" not in names
-    assert {".env", "optimizer.pt", "pytorch_model.bin", "x.pth", "checkpoints"} <= set(
-        said["result"]["left_out"]
-    )
+    left = set(".env optimizer.pt pytorch_model.bin x.pth checkpoints".split())
+    assert left <= set(said["result"]["left_out"])
     listed = run_script(SCRIPT, folder, "--hub", REPO)
     text, suggested = listed.stdout, listed.stderr.splitlines()[-1]
     assert "(private, new)" in text and "nothing was sent: add --yes" in text
@@ -284,16 +267,14 @@ def test_a_new_repository_is_private_and_holds_what_was_listed(hub, folder):
 def test_the_card_of_a_merged_model_is_told_where_its_job_is(hub, folder, model, tmp_path):
     merged, job = shutil.copytree(model, tmp_path / "merged"), folder.parents[3]
     assert "##" not in publish(merged, "--hub", REPO)[1]["result"]["card"]
-    (job / "metrics.json").write_text(
-        json.dumps({"schema_version": 1, "accuracy": 0.75, "per_type": {"x": 1}})
-    )
+    metrics = {"schema_version": 1, "accuracy": 0.75, "per_type": {"x": 1}}
+    (job / "metrics.json").write_text(json.dumps(metrics))
     card = publish(merged, "--hub", REPO, "--job-dir", job)[1]["result"]["card"]
     assert "| accuracy | 0.75 |" in card and "| records | 321 |" in card
     assert "schema_version" not in card
     card = publish(folder, "--hub", REPO, "--job-dir", job)[1]["result"]["card"]
-    assert "| accuracy | 0.875 |" in card, (
-        "its own row counts more than what an evaluation left in the job"
-    )
+    # Its own row counts more than what an evaluation left in the job.
+    assert "| accuracy | 0.875 |" in card
 
 
 def test_public_is_said_not_fallen_into(hub, folder):
@@ -349,7 +330,7 @@ def test_weights_that_would_stay_beside_are_refused(hub, folder):
     assert said["findings"][0]["data"]["names"] == ["model.safetensors"]
 
 
-def test_what_must_not_be_published(hub, folder, model, tmp_path):
+def test_what_must_not_be_published(hub, folder, tiny_model, tmp_path):
     policy = tmp_path / "out" / "20260101120000" / "checkpoints" / "step_9" / "policy"
     policy.mkdir(parents=True)
     shutil.copytree(folder, policy.parents[2] / "safetensors" / "step_9")
@@ -357,7 +338,7 @@ def test_what_must_not_be_published(hub, folder, model, tmp_path):
     assert done.returncode == 2 and ids(said) == ["CKPT-NOT-MODEL"]
     fixed = said["findings"][0]["message"].partition("; name ")[2]
     assert publish(fixed, "--hub", REPO)[0].returncode == 0
-    done, said = publish(model.parent / "omni", "--hub", REPO, "--yes")
+    done, said = publish(tiny_model.with_name("omni"), "--hub", REPO, "--yes")
     assert done.returncode == 2 and ids(said) == ["CKPT-NOT-MODEL"]
     assert "prepare_" in said["findings"][0]["fix"]
     os.truncate(next(folder.glob("model-*.safetensors")), 1000)
@@ -382,25 +363,18 @@ def test_an_adapter(hub, tmp_path):
     write_tensors(folder / "adapter_model.safetensors", halves)
     snapshot = tmp_path / "hub" / "models--nvidia--Cosmos-Reason2-2B" / "snapshots" / ("c0" * 20)
     snapshot.mkdir(parents=True)
-    known = (
-        ("nvidia/Cosmos-Reason2-2B", []),
-        (str(snapshot), []),
-        (str(tmp_path), ["PUBLISH-LOCAL-BASE"]),
-    )
+    name = "nvidia/Cosmos-Reason2-2B"
+    known = ((name, []), (str(snapshot), []), (str(tmp_path), ["PUBLISH-LOCAL-BASE"]))
     for base, found in known:
-        (folder / "adapter_config.json").write_text(
-            json.dumps({"base_model_name_or_path": base, "r": 8})
-        )
+        config = {"base_model_name_or_path": base, "r": 8}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
         done, said = publish(folder, "--hub", REPO)
         assert done.returncode == 0 and ids(said) == found
-        assert ("base_model: nvidia/Cosmos-Reason2-2B" in said["result"]["card"]) == (not found)
+        assert (f"base_model: {name}" in said["result"]["card"]) == (not found)
         assert "library_name: peft" in said["result"]["card"]
         assert publish(folder, "--hub", REPO, "--yes")[0].returncode == 0
         sent = json.loads(hub.repos[REPO]["files"]["adapter_config.json"])
-        assert sent == {
-            "base_model_name_or_path": base if found else "nvidia/Cosmos-Reason2-2B",
-            "r": 8,
-        }
+        assert sent == config | {"base_model_name_or_path": base if found else name}
     diverged = dict.fromkeys(halves, ("F32", (2, 2), b"\xff" * 16))
     write_tensors(folder / "adapter_model.safetensors", diverged)
     done, said = publish(folder, "--hub", REPO, "--yes")
@@ -418,9 +392,8 @@ def test_links_that_lead_out_are_not_followed(hub, folder, model, tmp_path):
         path.unlink(missing_ok=True)
         make(path)
         done, said = publish(folder, "--hub", REPO, "--yes")
-        assert done.returncode == 2 and ids(said) == ["PUBLISH-LINK"] and hub.calls == [], (
-            done.stderr
-        )
+        assert done.returncode == 2 and ids(said) == ["PUBLISH-LINK"], done.stderr
+        assert hub.calls == []
     cache = tmp_path / "models--lab--x"
     snapshot = cache / "snapshots" / ("c0" * 20)
     shutil.copytree(model, cache / "blobs")
@@ -439,13 +412,12 @@ def test_s3_sends_each_content_once(bucket, folder):
     s3.send(folder / first, s3.join(target, first))  # as a run that was killed leaves it
     done, said = publish(folder, "--s3", target, "--yes")
     assert done.returncode == 0 and said["result"]["unchanged"] == [first], done.stdout
-    check_sent({found.name: s3.fetch(found).read_bytes() for found in s3.objects(target)}, folder)
+    check_sent(stored(target), folder)
     done, said = publish(folder, "--s3", target + "/", "--yes")
     assert len(said["result"]["unchanged"]) == len(said["result"]["files"])
     index = json.loads((folder / safetensors_files.INDEX_NAME).read_text())
-    (folder / safetensors_files.INDEX_NAME).write_text(
-        json.dumps(index)
-    )  # the same size by chance or not, other bytes
+    # The same size by chance or not, other bytes.
+    (folder / safetensors_files.INDEX_NAME).write_text(json.dumps(index))
     done, said = publish(folder, "--s3", target, "--yes")
     assert safetensors_files.INDEX_NAME not in said["result"]["unchanged"]
     s3.send(folder / "config.json", s3.join(target, "model.safetensors"))
@@ -463,18 +435,12 @@ def test_s3_that_cannot_be_reached(bucket, folder):
 
 def train(tiny_model, dataset, output, **ckpt):
     """Two steps with two checkpoints; `ckpt` says what is sent."""
-    table = document.template("train")
-    data = {"annotation_path": str(dataset / "train" / "annotations.json")}
-    table["custom"]["train_dataset"] = data | {"media_path": str(dataset / "train")}
-    table["custom"]["vision"] = {"nframes": 2, "resized_height": 32, "resized_width": 32}
-    changes = {"timestamp": "right", "max_num_steps": 2, "optm_warmup_steps": 1}
-    document.set_value(table, "policy.model_name_or_path", str(tiny_model))
-    document.set_value(table, "train.output_dir", str(output))
-    for key, value in changes.items():
-        document.set_value(table, f"train.{key}", value)
-    for key, value in ({"save_freq": 1, "save_freq_in_epoch": 0} | ckpt).items():
-        document.set_value(table, f"train.ckpt.{key}", value)
-    document.set_value(table, "train.train_policy.dataloader_num_workers", 0)
+    table = short_training(tiny_model, dataset, output)
+    vision = {"nframes": 2, "resized_height": 32, "resized_width": 32}
+    changes = {"timestamp": "right", "max_num_steps": 2, "ckpt.save_freq": 1}
+    changes |= {f"ckpt.{key}": value for key, value in ckpt.items()}
+    changes = {f"train.{key}": value for key, value in changes.items()}
+    document.set_values(table, changes | {"custom.vision": vision, "validation.enable": False})
     training.run(document.with_defaults("train", table), None)
     return output / "right" / "safetensors"
 
@@ -493,8 +459,7 @@ def test_a_training_sends_what_its_spec_says(
     assert {name.split("/")[2] for name in there} == set(steps)
     for step in steps:
         folder = s3.join(bucket, f"a/b/right/safetensors/{step}")
-        sent = {found.name: s3.fetch(found).read_bytes() for found in s3.objects(folder)}
-        check_sent(sent, models / step)
+        check_sent(stored(folder), models / step)
     assert uploads.failed(models.parent) == []
 
 
@@ -508,10 +473,4 @@ def test_an_upload_that_failed_is_made_up_by_the_resume(bucket, tiny_model, data
     spec["train"]["resume"] = True
     training.run(spec, None)
     assert uploads.failed(models.parent) == []
-    check_sent(
-        {
-            found.name: s3.fetch(found).read_bytes()
-            for found in s3.objects("s3://bucket-made-later/outputs/right/safetensors/step_2")
-        },
-        models / "step_2",
-    )
+    check_sent(stored("s3://bucket-made-later/outputs/right/safetensors/step_2"), models / "step_2")
