@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 
 from cosmos_reason import cli
+from cosmos_reason.base import bundle, site
 from cosmos_reason.base import findings as f
-from cosmos_reason.base import site
 from cosmos_reason.base.files import from_here
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import (
@@ -78,10 +78,16 @@ def parser() -> cli.Parser:
         "--eval", metavar="ANNOTATIONS", help="held-out data, checked too and compared for leakage"
     )
     parser.add_argument("--eval-media-path", metavar="DIR", help="as --media-path, for --eval")
-    parser.add_argument(
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument(
         "--spec",
         metavar="FILE",
         help="training or evaluation spec: predicts tokens, frames and steps",
+    )
+    named = "recipe that will train on it (build_spec.py --explain profiles): predicts as --spec"
+    asked.add_argument("--profile", metavar="NAME", help=named)
+    parser.add_argument(
+        "--engine", choices=bundle.ENGINES, help="who will train on it (default: of --spec)"
     )
     parser.add_argument(
         "--decode",
@@ -151,9 +157,10 @@ def main(args) -> cli.Outcome:
         is_held_out = name == "eval"
         prediction = None
         # With a model alone it is not known how many frames are sampled.
-        if args.spec or args.fps or args.nframes:
-            # Without a spec no engine is known.
-            engine = origins.engine_of(args.spec, action=action) if args.spec else ""
+        if args.spec or args.profile or args.fps or args.nframes:
+            engine = args.engine or ""
+            if args.spec and not engine:
+                engine = origins.engine_of(args.spec, action=action)
             is_trained = bool(args.spec) and not is_held_out
             prediction = attempt(found, predict, dataset, action, spec, engine, is_trained)
         is_asked = is_held_out or action == "evaluate"
@@ -184,7 +191,7 @@ def main(args) -> cli.Outcome:
     is_trained_on = args.eval or folder not in HELD_OUT
     command = ()
     if is_trained_on and not args.spec:
-        command = spec_command(datasets, args.facts, meant, args.site)
+        command = spec_command(datasets, meant, args)
     return cli.Outcome(result, found, text, command)
 
 
@@ -223,17 +230,30 @@ def arrived(args) -> cli.Outcome:
 def read_request(args) -> tuple[str, dict, dict[str, object]]:
     """Return (action, spec with its defaults, values that are given as flags); "" and {} without
     any."""
-    if args.max_length and not (args.spec or args.fps or args.nframes):
+    if args.max_length and not (args.spec or args.profile or args.fps or args.nframes):
         message = "--max-length needs --fps or --nframes: frames make most of a record's length"
         raise f.bad_input("USAGE", "--max-length", message)
     action, spec = read_spec(args.spec)
     meant = meant_values(args, action or "train")
-    if meant and not action:
+    if not action and (meant or args.profile):
         action = "train"
-        spec = document.with_defaults("train", {})
-        length = actions.LENGTHS["train"][0]  # as the spec that is proposed has it
-        document.set_value(spec, length, document.get(document.template("train"), length))
+        spec = document.with_defaults("train", document.template("train"))  # as build_spec begins
+        spec = with_values(spec, profile_values(args.profile) if args.profile else {})
     return action, with_values(spec, meant), meant
+
+
+def profile_values(name: str) -> dict[str, object]:
+    """Return what a published recipe of training sets, by key; of nframes and fps the one that it
+    does not sample by is None. Raises Failure for a name that no recipe has."""
+    recipes = bundle.skill_info()["profiles"]
+    known = [one for one, recipe in recipes.items() if recipe["action"] == "train"]
+    if name not in known:
+        message = f"got {name!r}, expected one of {', '.join(known)}.{f.did_you_mean(name, known)}"
+        raise f.bad_input("SPEC-PROFILE", "--profile", message)
+    values = recipes[name]["set"]
+    sampled = {"custom.vision.nframes": "custom.vision.fps"}
+    sampled |= {other: key for key, other in sampled.items()}
+    return {other: None for key, other in sampled.items() if key in values} | values
 
 
 def meant_values(args, action: str) -> dict[str, object]:
@@ -279,18 +299,18 @@ def with_values(spec: dict, values: dict[str, object]) -> dict:
 
 
 def spec_command(
-    datasets: dict[str, survey.Survey],
-    facts: str | None,
-    meant: dict[str, object],
-    site_file: str | None,
+    datasets: dict[str, survey.Survey], meant: dict[str, object], args
 ) -> tuple[str, ...]:
     """Return what makes a training spec of these data, with the values that were meant, for the
-    site that was named."""
+    site, the engine and the profile that were named; without one, that of small data."""
     tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
     words = ["build_spec.py", "train"]
-    words += ["--site", site_file] if site_file else []
-    if sum(datasets["train"].asked) < min(dataset_checks.SIZES):
-        words += ["--profile", dataset_checks.SMALL]
+    words += ["--site", args.site] if args.site else []
+    words += ["--engine", args.engine] if args.engine else []
+    profile = args.profile
+    if not profile and sum(datasets["train"].asked) < min(dataset_checks.SIZES):
+        profile = dataset_checks.SMALL
+    words += ["--profile", profile] if profile else []
     for name, dataset in datasets.items():
         root, _, last = clip_files.whole_name(dataset.source).rpartition("/")
         media_path = clip_files.whole_name(dataset.media_path)
@@ -307,8 +327,8 @@ def spec_command(
             words += ["--model", from_here(value)]
         elif value is not None:  # of nframes and fps build_spec removes the other one, too
             words += ["--set", f"{short_name(key)}={value_text(value)}"]
-    if facts:
-        words += ["--dataset-facts", facts]
+    if args.facts:
+        words += ["--dataset-facts", args.facts]
     return (*words, "-o", "spec.toml")
 
 

@@ -75,6 +75,43 @@ def test_the_spec_that_is_proposed_has_what_was_asked(long_clips):
     assert "fps = 2" in text and "model_max_length = 8192" in text and "nframes" not in text
 
 
+@pytest.mark.parametrize(
+    ("flags", "frames"),
+    [
+        ("--engine transformers --profile tao-default", 8),
+        ("--engine cosmos-rl --profile tao-default --fps 1 --max-length 9000", 12),
+        ("--engine tao --profile production --nframes 6", 6),
+        ("--engine transformers", None),
+    ],
+)
+def test_the_next_command_keeps_what_was_named_and_makes_the_spec_that_was_predicted(
+    long_clips, tmp_path, flags, frames
+):
+    site = tmp_path / "site.yaml"
+    site.write_text("schema_version: 1\nname: here\nplatform: slurm\n")
+    asked = (long_clips, *flags.split(), "--site", site, "--json")
+    done = json.loads(run_script("check_dataset.py", *asked).stdout)
+    script, *words = shlex.split(done["next"])
+    named = [word for word in flags.split() if word in words]
+    assert named[:4] == flags.split()[:4] and str(site) in words
+    assert ("small-dataset" in words) == (frames is None)
+    built = tmp_path / "built.toml"
+    assert run_script(Path(script).name, *words[:-1], built).returncode == 0
+    if frames is None:
+        return
+    told = check(long_clips, "--spec", built)[0]["train"]["prediction"]
+    predicted = done["result"]["train"]["prediction"]
+    assert predicted["frames"]["max"] == told["frames"]["max"] == frames
+    assert [predicted[key] for key in ("limit", "tokens")] == [
+        told[key] for key in ("limit", "tokens")
+    ]
+
+
+def test_a_profile_that_there_is_not_names_those_there_are(long_clips):
+    found = check(long_clips, "--profile", "smal-dataset", expect=2)[1]["SPEC-PROFILE"]
+    assert "small-dataset" in found["message"]
+
+
 def test_one_dataset_is_called_by_its_name_and_two_by_what_they_are_for(long_clips, tmp_path):
     assert run_script("check_dataset.py", long_clips).stdout.startswith(f"{long_clips}: 4 records")
     other = write_dataset(tmp_path / "e", [record(number, id=f"e{number}") for number in range(2)])
