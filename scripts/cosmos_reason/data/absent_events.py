@@ -165,11 +165,12 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
 
 def _narrower(spans: dict[str, list[Moment]], clips: Clips, reading: Reading) -> float:
     """Return the longest window (seconds, in tenths) that leaves room for all moments of all
-    events; 0 where there is none of half a second, and of a table too long to try."""
+    events and is no longer than the shortest of them; 0 where there is none of half a second, and
+    of a table too long to try."""
     every = [one for of_event in spans.values() for one in of_event]
     if len(every) > MOST_TRIED:
         return 0.0
-    fits, too_long = 4, math.ceil(10 * max(stop - begin for _, begin, stop in every)) + 1
+    fits, too_long = 4, math.floor(10 * min(stop - begin for _, begin, stop in every)) + 1
     while too_long - fits > 1:
         tenths = (fits + too_long) // 2
         window = Fraction(tenths, 10)
