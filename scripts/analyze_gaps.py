@@ -41,8 +41,7 @@ QUESTION_SHOWN = 60  # characters
 
 def parser() -> cli.Parser:
     parser = cli.Parser(
-        __doc__,
-        "--results-dir --gaps-parquet --kpi-ann-path --kpi-media-path --html --baseline",
+        __doc__, "--results-dir --gaps-parquet --kpi-ann-path --kpi-media-path --html --baseline"
     )
     parser.add_argument(
         "--results-dir", required=True, help="folder or s3:// prefix with the results.json"

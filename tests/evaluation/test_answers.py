@@ -455,12 +455,7 @@ def test_hedges_denials_reports_and_repeated_answers_earn_nothing(kind):
 
 def test_every_reading_names_its_rule_and_its_words():
     found = read("turn", "B", "The blinker is on the right.\n\nThe answer is B. It does not stop.")
-    assert (found.type, found.answer, found.rule, found.correct) == (
-        "mcq",
-        "B",
-        "phrase",
-        True,
-    )
+    assert (found.type, found.answer, found.rule, found.correct) == ("mcq", "B", "phrase", True)
     assert "B" in found.words
     assert read("turn", "B", "I cannot see the video.").rule == "refusal"
     assert read("turn", "B", "A, B").rule == "taken back"

@@ -1,19 +1,13 @@
 """evaluation.json beside the results, and what follows from it."""
 
 import json
-import shlex
-from pathlib import Path
 
-import chat_server
 import jsonschema
 import pytest
 from scoring import ids, row, score, write
 from support import run_script
 
 from cosmos_reason.base import bundle
-from cosmos_reason.evaluation.endpoint import Endpoint
-from cosmos_reason.evaluation.run import run
-from cosmos_reason.spec import document
 
 
 @pytest.mark.parametrize("record", [[], 3, {"model": 3}, {"checkpoint": ["a"]}, {"task": {}}])
@@ -58,27 +52,6 @@ def test_a_damaged_record_of_the_job_costs_only_the_command(tmp_path, record):
     write(folder / "results.json", [row("a"), row("b", response="Let me", is_cut=True)])
     (told,) = [one for one in score(folder)[1]["findings"] if one["id"] == "EVAL-CUT-SHORT"]
     assert told["fix"] == ""
-
-
-def test_without_a_job_the_record_tells_the_spec_with_more_tokens(evaluate_spec, server, tmp_path):
-    evaluate_spec["vision"] = {"fps": 2.0, "resized_height": 64, "resized_width": 64}
-    evaluate_spec["dataset"]["system_prompt"] = "Be short."
-    server.plan = lambda body, number: (200, chat_server.said("Well, I", "length"), 0)
-    who = Endpoint(evaluate_spec, server.url)
-    who.settle()
-    run(evaluate_spec, None, who)
-    told = [one for one in score(tmp_path / "results")[1]["findings"] if one["fix"]]
-    (told,) = [one for one in told if one["id"] == "EVAL-CUT-SHORT"]
-    script, *words = shlex.split(told["fix"])
-    words[words.index("-o") + 1] = tmp_path / "longer.toml"
-    done = run_script(Path(script).name, *words)
-    assert done.returncode == 0, done.stderr
-    longer = document.load(tmp_path / "longer.toml")
-    assert longer["generation"]["max_tokens"] == 1024
-    for key in ("dataset.annotation_path", "dataset.media_dir", "dataset.system_prompt",
-                "model.model_name", "vision.fps", "vision.nframes", "vision.resized_width",
-                "generation.temperature", "task.type"):  # fmt: skip
-        assert document.get(longer, key) == document.get(evaluate_spec, key), key
 
 
 def test_answers_that_max_tokens_cut_are_told(tmp_path):

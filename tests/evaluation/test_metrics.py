@@ -182,10 +182,7 @@ def test_types_are_scored_apart_and_together():
     scored = metrics.score(rows)
     assert {
         kind: (table["rows"], table["correct"]) for kind, table in scored["per_type"].items()
-    } == {
-        "yes_no": (2, 1),
-        "mcq": (3, 2),
-    }
+    } == {"yes_no": (2, 1), "mcq": (3, 2)}
     assert scored["accuracy"] == 0.6
     assert scored["majority_accuracy"] == pytest.approx((1 + 2) / 5)
 

@@ -150,13 +150,7 @@ def test_events_are_matched_by_time_and_labels_are_theirs():
     assert 0 < read.overlap < 1
     late = [{"start": 2, "end": 4, "event": "cut"}, labelled[1]]
     read = judged(labelled, late)
-    assert read.parts == {
-        "f1@0.3": 1,
-        "f1@0.5": 1,
-        "f1@0.7": 0.5,
-        "mean_iou": 0.75,
-        "order": 1,
-    }
+    assert read.parts == {"f1@0.3": 1, "f1@0.5": 1, "f1@0.7": 0.5, "mean_iou": 0.75, "order": 1}
     backwards = [labelled[0] | {"start": 10, "end": 12}, labelled[1]]
     assert judged(labelled, backwards).overlap == 0.5
     more = [*labelled, {"start": 20, "end": 21, "event": "cut"}]

@@ -25,15 +25,7 @@ from cosmos_reason.answers.choices import (
 )
 from cosmos_reason.answers.commitment import REFUSAL, UNREAD, Reading, phrases, read
 from cosmos_reason.answers.matching import compare
-from cosmos_reason.answers.places import (
-    BARE,
-    BOXES,
-    SPANS,
-    as_text,
-    form_of,
-    overlap,
-    read_place,
-)
+from cosmos_reason.answers.places import BARE, BOXES, SPANS, as_text, form_of, overlap, read_place
 from cosmos_reason.answers.quantities import Numbers, is_number, numbers_vocabulary, same_number
 from cosmos_reason.answers.response import enclosures, final_answer, plain, shortened
 from cosmos_reason.answers.structures import PLANE_TYPES, SET_TYPES, read_set, scaled
@@ -100,7 +92,7 @@ def verdict(
     """Read a response to a question and compare it with the ground truth. `labels` are what a
     question of type "label" may be answered with, or the options of one that does not list them."""
     kind = question_type(question, gt) if type == "auto" else type
-    vocabulary = vocabulary_of(kind, question, labels)
+    vocabulary = VOCABULARIES.get(kind) or vocabulary_of(kind, question, labels)
     found = _verdict(kind, gt, response or "", vocabulary, "", tolerance)
     # Equal answers to different questions are read once, but for those that say the question again.
     if vocabulary and question and (found.rule == UNREAD or found.expected is None):

@@ -129,7 +129,7 @@ class Labels(Vocabulary):
         # A text that two options share tells neither.
         self.named = {text: names.pop() for text, names in named.items() if len(names) == 1}
         self.longest_first = sorted(self.named, key=len, reverse=True)
-        self.initials = {text[0] for text in self.named} | {"a", "t"}  # or those of an article
+        self.initials = {text[0] for text in self.named}
         # As much of a text as one of them, an article before it and what may go on behind it take.
         self.reach = len(self.longest_first[0]) + 8 if self.named else 0
 
@@ -141,12 +141,11 @@ class Labels(Vocabulary):
         """Return what begin() does, whatever follows the last word."""
         text = text[: self.reach]
         lowered = text.lower()
-        if lowered[:1] not in self.initials:
+        start = len(lowered) - len(without_article(lowered))
+        # The second: a letter such as the dotted I of Turkish.
+        if lowered[start : start + 1] not in self.initials or len(lowered) != len(text):
             return None
         lowered = _spaced(lowered)
-        if len(lowered) != len(text):  # a letter such as the dotted I of Turkish
-            return None
-        start = len(lowered) - len(without_article(lowered))
         for written in self.longest_first:
             if lowered.startswith(written, start):
                 end = start + len(written)

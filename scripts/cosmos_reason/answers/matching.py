@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from cosmos_reason.answers.places import intersection_over_union
-from cosmos_reason.answers.structures import (
-    BOX3D,
-    EVENTS,
-    POINTS,
-    TRAJECTORIES,
-    Item,
-    items_of,
-)
+from cosmos_reason.answers.structures import BOX3D, EVENTS, POINTS, TRAJECTORIES, Item, items_of
 
 OVERLAPS = (0.3, 0.5, 0.7)
 RIGHT_OVERLAP = 0.5

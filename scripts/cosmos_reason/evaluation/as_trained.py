@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import statistics
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, training_settings
-from cosmos_reason.data import annotations, located
-from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.evaluation import questions
-from cosmos_reason.media import archives, sampling
-from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions
-
-CLIPS = 9  # read to learn what a typical clip costs
 
 
 def check(spec: dict) -> list[Finding]:
@@ -121,23 +111,14 @@ def _check_vision(trained: dict, spec: dict) -> list[Finding]:
     evaluation = replace(VisionOptions.from_table(spec["vision"]), family=training.family)
     if training == evaluation:
         return []
-    clips = _some_clips(spec["dataset"])
-    patch = sampling.patch_size(spec["model"]["model_name"])
-    tokens = {
-        "training": _typical_tokens(clips, training, patch),
-        "evaluation": _typical_tokens(clips, evaluation, patch),
-    }
     trained_with, asked_with = _written(training), _written(evaluation)
-    message = (
-        f"got {_in_words(asked_with, tokens['evaluation'])}, "
-        f"expected what training had: {_in_words(trained_with, tokens['training'])}"
-    )
+    message = f"got {_in_words(asked_with)}, expected what training had: {_in_words(trained_with)}"
     changes = {f"vision.{name}": None for name in sorted(asked_with) if name not in trained_with}
     for name, value in trained_with.items():
         if asked_with.get(name) != value:
             changes[f"vision.{name}"] = value
     fix = Fix(changes=changes)
-    data = {"tokens": tokens, "training": trained_with, "evaluation": asked_with}
+    data = {"training": trained_with, "evaluation": asked_with}
     return [findings.warning("EVAL-MISMATCH-VISION", "vision", message, fix, **data)]
 
 
@@ -147,47 +128,5 @@ def _written(options: VisionOptions) -> dict:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _in_words(options: dict, tokens: int | None) -> str:
-    words = ", ".join(f"{name}={value}" for name, value in options.items()) or "no vision options"
-    if tokens is None:
-        return f"{words} (vision tokens unknown)"
-    return f"{words} ({tokens} vision tokens for a typical clip)"
-
-
-def _some_clips(dataset: dict) -> list[media.MediaFacts]:
-    """Return a few clips of what is asked about, as far as they are here and can be read."""
-    if "://" in dataset["media_dir"]:
-        return []
-    folder = archives.media_folder(dataset["media_dir"])
-    if "media" in dataset:  # of an inference
-        shown = ([item] for item in dataset["media"])
-    else:
-        samples = annotations.stream(JsonRecords(dataset["annotation_path"]), Tally())
-        shown = (sample.media for sample in samples)
-    clips = []
-    for items in shown:
-        for item in items:
-            try:
-                clips.append(media.probe(located.source(item, partial(media.resolve, folder))))
-            except Failure:  # the evaluation makes an error row of it
-                continue
-        if len(clips) >= CLIPS:
-            break
-    return clips
-
-
-def _typical_tokens(
-    clips: list[media.MediaFacts], options: VisionOptions, patch: int
-) -> int | None:
-    """Return the median of the vision tokens of the clips that can be sampled so; None without
-    one."""
-    counts = []
-    for clip in clips:
-        size = clip.height, clip.width
-        with contextlib.suppress(Failure):
-            if clip.kind == "image":
-                counts.append(sampling.image_tokens(*size, options, patch))
-            else:
-                frames = sampling.frame_count(clip.frames, clip.fps, options, clip.shows_all)
-                counts.append(sampling.video_tokens(*size, frames, options, patch))
-    return int(statistics.median(counts)) if counts else None
+def _in_words(options: dict) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items()) or "no vision options"

@@ -8,7 +8,6 @@ from cosmos_reason.base import files, findings, job_folder
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.evaluation.questions import GENERATE, Responder
 from cosmos_reason.evaluation.rows import Row, folder_of
-from cosmos_reason.spec import document
 
 FILE = "evaluation.json"
 TEXTS = ("model", "checkpoint", "annotations", "media_dir", "task", "results_dir")
@@ -80,40 +79,6 @@ def compose(spec: dict, questions: int, who: Responder) -> dict:
         record["media_dir"] = dataset["media_dir"]
         record["task"] = spec["task"]["type"]
     return record
-
-
-def changes(record: dict) -> dict[str, object]:
-    """Return the keys by which the spec of an evaluation differed from the template (None: a key
-    that it lacked); {} for a record that does not tell what was asked of which model."""
-    if not record.get("annotations") or not record.get("model"):
-        return {}
-    prompt = record.get("prompt")
-    prompt = prompt if isinstance(prompt, dict) else {}
-    told = {
-        "model.model_name": record["model"],
-        "model.base_model_path": record.get("base_model"),
-        "dataset.annotation_path": record["annotations"],
-        "dataset.media_dir": record.get("media_dir"),
-        "dataset.system_prompt": prompt.get("system"),
-        "evaluation.answer_type": prompt.get("answer_type"),
-        "evaluation.ask": prompt.get("ask"),
-        "task.type": record.get("task"),
-    }
-    template = document.template("evaluate")
-    for table, name in (("vision", "vision"), ("generation", "sampling")):
-        values = record.get(name)
-        if isinstance(values, dict):
-            told |= {f"{table}.{key}": value for key, value in values.items()}
-    if isinstance(record.get("vision"), dict):
-        # Its keys exclude each other: nframes of the template, fps of the record.
-        lacking = template["vision"].keys() - record["vision"].keys()
-        told |= dict.fromkeys(f"vision.{key}" for key in lacking)
-    differing = {}
-    for key, value in told.items():
-        usual = document.get(template, key)
-        if value != usual and (value or usual):
-            differing[key] = value
-    return differing
 
 
 def max_tokens(record: dict) -> int | None:

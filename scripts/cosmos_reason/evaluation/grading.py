@@ -171,24 +171,19 @@ def _void_garbage(graded: list[Row]) -> None:
 
 
 def _longer(path: Path, record: dict) -> Fix:
-    """Return the command that makes a spec like that of the results, but for longer answers: from
-    the spec of the job that they lie in, or from their record. Nothing without either."""
+    """Return the command that makes a spec of longer answers of that of the job whose results these
+    are; nothing where they are of no job."""
     longer = {MAX_TOKENS: max(4 * (evaluation_record.max_tokens(record) or 0), 1024)}
     job = _job_of(path)
     job_record = model_names.read_table(job / JOB_FILE) if job else {}
     written = document.get(job_record, "spec.source")
-    words = ["scripts/build_spec.py"]
-    if isinstance(written, str) and Path(written).name:
-        source = Path(written)
-        target = source.with_name(f"{source.stem}-longer.toml")
-        words += [str(job_record.get("action", "evaluate")), "--spec", files.from_here(source)]
-        words += ["-o", files.from_here(target)]
-        return Fix(changes=longer, command=shlex.join(words))
-    changes = evaluation_record.changes(record)
-    if not changes:
+    if not isinstance(written, str) or not Path(written).name:
         return Fix()
-    words += ["evaluate", "--engine", "transformers", "-o", "longer.toml"]
-    return Fix(changes=changes | longer, command=shlex.join(words))
+    source = Path(written)
+    target = source.with_name(f"{source.stem}-longer.toml")
+    words = ["scripts/build_spec.py", str(job_record.get("action", "evaluate"))]
+    words += ["--spec", files.from_here(source), "-o", files.from_here(target)]
+    return Fix(changes=longer, command=shlex.join(words))
 
 
 def _job_of(path: Path) -> Path | None:

@@ -342,7 +342,10 @@ class _Table:
     ) -> Row:
         """Add a row of the values of FIELDS; what is wrong with it is noted for the findings."""
         given_id, video_id, media, question, gt, response, error = values
-        row_id = self._id(given_id, video_id or media)
+        row_id = given_id
+        if not row_id or row_id in self.ids:
+            row_id = self._made_id(given_id, video_id or media)
+        self.ids.add(row_id)
         if problems or error is not None or not gt or response is None:
             error = self._error(row_id, gt, response, error, [*problems])
         question = question or ""
@@ -358,7 +361,8 @@ class _Table:
             shared(response, response),
             error,
         )
-        row.is_cut = is_cut
+        if is_cut:
+            row.is_cut = True
         self.rows.append(row)
         return row
 
@@ -381,9 +385,9 @@ class _Table:
             values = [truth.id, sample.id, media, truth.text, truth.gt, response, error]
         return values, tags or list(sample.tags), groups or list(sample.groups)
 
-    def _id(self, given_id: str | None, video_id: str | None) -> str:
-        """Return the row's own id, made unique. TAO's rows have only the annotation's, so that the
-        later questions of a record become `<id>#2` and so on."""
+    def _made_id(self, given_id: str | None, video_id: str | None) -> str:
+        """Return an id for a row without one of its own. TAO's rows have only the annotation's, so
+        that the later questions of a record become `<id>#2` and so on."""
         row_id = given_id or video_id
         if row_id is None:
             row_id = f"row-{len(self.rows)}"
@@ -395,7 +399,6 @@ class _Table:
             while row_id in self.ids:
                 self.repetitions[first] += 1
                 row_id = f"{first}#{self.repetitions[first] + 1}"
-        self.ids.add(row_id)
         return row_id
 
     def _error(
@@ -530,15 +533,7 @@ def _rows_in(record: object) -> list:
 
 def _texts(record: dict, problems: list[str]) -> list[str | None]:
     """Return the values of FIELDS as text; what is none is noted in `problems`."""
-    written = list(map(record.get, FIELDS))
-    # In most rows all but the error are ASCII texts: nothing else could take their place.
-    try:
-        is_plain = written[-1] is None and "".join(written[:-1]).isascii()
-    except TypeError:
-        is_plain = False
-    if is_plain:
-        return written
-    values = dict(zip(FIELDS, written, strict=True))
+    values = {name: record.get(name) for name in FIELDS}
     for name, other_names in OTHER_NAMES.items():
         for other in other_names:
             if values[name] is not None:
@@ -577,13 +572,6 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
         values["response"] = record.get("answer")
 
     values["gt"] = _only_one(values["gt"])
-    # Most rows are ASCII texts, which one join tells at once.
-    try:
-        is_plain = "".join([value for value in values.values() if value is not None]).isascii()
-    except TypeError:
-        is_plain = False
-    if is_plain:
-        return list(values.values())
     return [_text(name, value, problems) for name, value in values.items()]
 
 
