@@ -430,6 +430,23 @@ The answer is anything except {x}.
 I would never pick {x}.
 {x} is the answer that people wrongly give.
 <think>The answer is {x}
+<think>{x}</think>
+<think>{x}</think><answer></answer>
+{x} or maybe {y}
+Either {x} or {y}.
+Not {y}, so {x} or something else.
+One of {x} and {y} is right.
+{x} {y}
+{x} {y} {x} {y} {x} {y}
+{x}? {y}?
+Perhaps {x}?
+I cannot tell, maybe {x}.
+I am not sure whether it is {x}.
+It is not {x}.
+<answer>{y}</answer><answer>{x}</answer>
+{q}
+You ask: {q}
+{q} {q}
 """
 OF_TYPES = {
     "mcq": (TURN, "A", "A", "B"),
@@ -445,7 +462,9 @@ OF_TYPES = {
 @pytest.mark.parametrize("kind", OF_TYPES)
 def test_hedges_denials_reports_and_repeated_answers_earn_nothing(kind):
     question, gt, right, other = OF_TYPES[kind]
-    completions = [line.format(x=right, y=other) for line in HOSTILE.strip().splitlines()]
+    frames = HOSTILE.strip().splitlines()
+    completions = [line.format(x=right, y=other, q=question) for line in frames]
+    completions += ["\n".join((right, other)), "word " * 2000, f"{right} {other} " * 500, ""]
     assert len(completions) >= 50
     paid = [said for said in completions if answers.reward(question, gt, said)]
     assert not paid

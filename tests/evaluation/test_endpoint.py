@@ -127,12 +127,8 @@ def test_sampling_options_reach_the_server_and_neutral_ones_stay_at_home(evaluat
     evaluate_spec["evaluation"] |= {"limit": 1, "answer_type": "reasoning"}
     ask(evaluate_spec, server)
     body = server.requests[0]
-    assert (body["temperature"], body["top_p"], body["max_tokens"], body["seed"]) == (
-        0.7,
-        0.8,
-        9,
-        1,
-    )
+    sent = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 9, "seed": 1}
+    assert {name: body[name] for name in sent} == sent
     assert not {"top_k", "repetition_penalty", "presence_penalty"} & body.keys()
     assert "<think>" in body["messages"][-1]["content"][-1]["text"]
 
@@ -168,15 +164,11 @@ def test_a_letter_is_asked_for_once_and_only_where_there_are_options(
     ask(evaluate_spec, server)
     assert asked_texts(server) == ["What moves?", f"{CHOICE}\n{CHOOSE}", asked_already]
     assert rows_of(tmp_path / "results")[0]["question"] == CHOICE  # rows keep the annotation's text
-    assert (
-        files.read_json(tmp_path / "results" / "evaluation.json")["prompt"]["answer_type"]
-        == "letter"
-    )
+    record = files.read_json(tmp_path / "results" / "evaluation.json")
+    assert record["prompt"]["answer_type"] == "letter"
     (warned,) = questions.without_options(evaluate_spec)
-    assert (warned.id, warned.severity) == (
-        "EVAL-LETTER-OPTIONS",
-        "warning",
-    ) and "1 of 3 questions" in warned.message
+    assert (warned.id, warned.severity) == ("EVAL-LETTER-OPTIONS", "warning")
+    assert "1 of 3 questions" in warned.message
     with_questions(tmp_path / "eval", "What moves?", "Who?")
     with pytest.raises(Failure, match=r"EVAL-LETTER-OPTIONS .*2 of 2 questions") as refused:
         questions.without_options(evaluate_spec)
@@ -205,25 +197,21 @@ def test_an_answer_that_is_late_is_asked_again(evaluate_spec, server):
     assert min(server.asked.values()) >= 2
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"",
-        b"[" * 200_000,
-        b"<html>",
-        b"[]",
-        b'{"choices": []}',
-        b'{"choices": [{"message": {"content": [1]}}]}',
-        b"{\xff",
-    ],
-)
+def answer_truths_with(server, reply):
+    """Has the server answer yes-or-no questions so, and all others with no."""
+    server.plan = lambda body, number: (
+        reply if "yes or no" in json.dumps(body) else (200, said("no"), 0)
+    )
+
+
+RUBBISH = (b"", b"[" * 200_000, b"<html>", b"[]", b'{"choices": []}', b"{\xff",
+           b'{"choices": [{"message": {"content": [1]}}]}')  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", RUBBISH)
 def test_rubbish_is_a_row_with_an_error(evaluate_spec, server, tmp_path, answer):
     evaluate_spec["evaluation"]["limit"] = 3
-    server.plan = lambda body, number: (
-        200,
-        answer if "yes or no" in json.dumps(body) else said("no"),
-        0,
-    )
+    answer_truths_with(server, (200, answer, 0))
     ask(evaluate_spec, server)
     rows = rows_of(tmp_path / "results")
     failed = [row for row in rows if row["error"]]
@@ -234,16 +222,13 @@ def test_rubbish_is_a_row_with_an_error(evaluate_spec, server, tmp_path, answer)
 def test_lasting_trouble_and_a_broken_clip_are_rows_and_only_they_are_asked_again(
     evaluate_spec, server, tmp_path
 ):
-    server.plan = lambda body, number: (
-        (500, b"oops", 0) if "yes or no" in json.dumps(body) else (200, said("A"), 0)
-    )
+    answer_truths_with(server, (500, b"oops", 0))
     clip = next((tmp_path / "eval" / "videos").iterdir())
     clip.write_bytes(b"")
     first = ask(evaluate_spec, server)
     rows = rows_of(tmp_path / "results")
-    assert (
-        first["failed"] == 3 + 3
-    )  # the clip's three questions, and one in three of the other clips
+    # The clip's three questions, and one in three of the other clips.
+    assert first["failed"] == 3 + 3
     assert sum("HTTP 500: oops, after 6 attempt" in (row["error"] or "") for row in rows) == 3
     server.plan, server.asked = (lambda body, number: (200, said("no"), 0)), Counter()
     assert ask(evaluate_spec, server)["failed"] == 3
@@ -380,9 +365,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["rows"] == len(rows_of(tmp_path / "results")) == 12
-    for body in (
-        server.requests
-    ):  # as vLLM reads them: JPEGs between commas, as many as there are frame numbers
+    # As vLLM reads them: JPEGs between commas, as many as there are frame numbers.
+    for body in server.requests:
         (video,) = (part for part in body["messages"][-1]["content"] if part["type"] == "video_url")
         stated = body["media_io_kwargs"]["video"]["frames_indices"]
         assert len(decoded(video["video_url"]["url"], "video")) == len(stated)
@@ -398,14 +382,11 @@ def test_when_nothing_is_answered_the_command_fails(evaluate_spec, server, tmp_p
     server.plan = lambda body, number: (400, b"no images, please", 0)
     done, document = command(evaluate_spec, server, tmp_path / "e.toml", {"frames": "images"})
     jsonschema.validate(document["findings"], {"type": "array", "items": bundle.schema("finding")})
-    assert (done.returncode, [each["id"] for each in document["findings"]]) == (
-        1,
-        ["EVAL-ENDPOINT-IMAGES", "EVAL-ALL-FAILED"],
-    )
-    assert (
-        document["findings"][0]["severity"] == "warning"
-        and "62 %" in document["findings"][0]["message"]
-    )
+    images, failed = document["findings"]
+    assert (done.returncode, images["id"], failed["id"]) == (
+        1, "EVAL-ENDPOINT-IMAGES", "EVAL-ALL-FAILED"
+    )  # fmt: skip
+    assert images["severity"] == "warning" and "62 %" in images["message"]
 
 
 def command(evaluate_spec, server, config, options, *flags, told=()):
@@ -458,11 +439,8 @@ def test_auto_sends_images_to_a_server_without_videos_and_says_what_that_costs(
     server.trial = (status, NO_VIDEOS)
     done, document = command(evaluate_spec, server, tmp_path / "e.toml", {})
     (warned,) = document["findings"]
-    assert (done.returncode, warned["id"], warned["severity"]) == (
-        0,
-        "EVAL-ENDPOINT-IMAGES",
-        "warning",
-    )
+    assert done.returncode == 0
+    assert (warned["id"], warned["severity"]) == ("EVAL-ENDPOINT-IMAGES", "warning")
     assert "not comparable" in warned["message"] and "Supported values" in warned["message"]
     assert kinds_sent(server) == {"text", "image_url"} and len(server.requests) == 12
     record = files.read_json(tmp_path / "results" / "evaluation.json")
@@ -505,12 +483,8 @@ def test_a_served_model_has_any_name_and_a_wrong_one_is_answered_with_the_right_
     config = tmp_path / "e.toml"
     done, document = command(evaluate_spec, server, config, {}, "--served-model", "tiny model v2")
     (finding,) = document["findings"]
-    assert (done.returncode, finding["id"], server.requests, server.trials) == (
-        2,
-        "EVAL-ENDPOINT-MODEL",
-        [],
-        [],
-    )
+    assert (done.returncode, finding["id"]) == (2, "EVAL-ENDPOINT-MODEL")
+    assert server.requests == server.trials == []
     assert finding["data"]["served"] == ["tiny model: v2", "base"]
     assert finding["fix"] == ""  # another name is another model
     done, _ = command(evaluate_spec, server, config, {}, "--served-model", "tiny model: v2")
@@ -551,9 +525,7 @@ NO_ANSWERS = {
 
 @pytest.mark.parametrize("reply", NO_ANSWERS.values(), ids=NO_ANSWERS)
 def test_what_is_no_answer_is_a_row_with_an_error(evaluate_spec, server, tmp_path, reply):
-    server.plan = lambda body, number: (
-        (200, reply, 0) if "yes or no" in json.dumps(body) else (200, said("no"), 0)
-    )
+    answer_truths_with(server, (200, reply, 0))
     done, document = command(evaluate_spec, server, tmp_path / "e.toml", {})
     rows = rows_of(tmp_path / "results")
     failed = [row for row in rows if row["error"]]

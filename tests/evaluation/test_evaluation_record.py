@@ -1,10 +1,8 @@
 """evaluation.json beside the results, and what follows from it."""
 
-import json
-
 import jsonschema
 import pytest
-from scoring import ids, row, score, write
+from scoring import ids, metrics_of, row, run_of, score, write
 from support import run_script
 
 from cosmos_reason.base import bundle
@@ -72,8 +70,7 @@ def test_answers_that_max_tokens_cut_are_told(tmp_path):
     )
     assert "b ends with 'Let me think'" in told["message"]
     assert told["fix"] == "", "of no job, and its record does not tell what was asked"
-    scored = json.loads((tmp_path / "metrics.json").read_text())
-    jsonschema.validate(scored, bundle.schema("metrics"))
+    scored = metrics_of(tmp_path)
     assert (scored["unparseable"], scored["cut_short"], scored["unparseable_cut"]) == (3, 2, 2)
     clips = [
         "--kpi-ann-path",
@@ -109,6 +106,6 @@ def test_results_as_other_tools_write_them(tmp_path):
     files = {"videos.json": of_videos, "labels.json": labels, "wrapped.json": wrapped}
     counted = {}
     for name, content in files.items():
-        (run,) = score(write(tmp_path / name, content))[1]["result"]["runs"]
+        run = run_of(write(tmp_path / name, content))
         counted[name] = run["correct"], run["rows"]
     assert counted == {"videos.json": (2, 3), "labels.json": (1, 2), "wrapped.json": (1, 2)}

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from scoring import row, score, write
+from scoring import row, run_of, score, write
 
 CHOICE = "Which colour?\n(A) red\n(B) green\n(C) blue\nAnswer with the option's letter."
 ROWS = [
@@ -20,7 +20,7 @@ ROWS = [
 
 
 def figures(path) -> dict:
-    (run,) = score(path)[1]["result"]["runs"]
+    run = run_of(path)
     return {name: run[name] for name in ("rows", "correct", "unparseable", "failed")}
 
 

@@ -11,7 +11,7 @@ import answer_set
 import foreign_extractors
 import oracles
 import pytest
-from scoring import row, score, write
+from scoring import row, run_of, score, write
 from support import ROOT
 
 from cosmos_reason import answers
@@ -87,7 +87,7 @@ def test_exported_choices_score_as_here_by_their_own_rules(installed, tmp_path):
     file = write(tmp_path / "results.json", rows)
     for tool in ("vlmevalkit", "lmms-eval"):
         assert score(file, "--export", f"{tool}={tmp_path / tool}")[0] == 0
-    (run,) = score(file)[1]["result"]["runs"]
+    run = run_of(file)
     theirs = foreign_extractors.functions(installed)
     with open(tmp_path / "vlmevalkit/mcq.tsv", newline="", encoding="utf-8") as handle:
         table = list(csv.DictReader(handle, delimiter="\t"))

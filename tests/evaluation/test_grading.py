@@ -1,13 +1,9 @@
 """How rows are graded: types and labels that a whole set shows, tasks, tolerances, boxes."""
 
-import json
-
-import jsonschema
 import pytest
-from scoring import ids, row, score, write
+from scoring import ids, metrics_of, row, run_of, score, write
 
 from cosmos_reason import answers
-from cosmos_reason.base import bundle
 from cosmos_reason.evaluation import grading
 from cosmos_reason.evaluation.rows import Row
 
@@ -84,7 +80,7 @@ def test_the_directionality_task_is_read_from_the_evaluation_or_asked_for(tmp_pa
     code, document = score(tmp_path, "--type", "its_directionality")
     assert (code, set(document["result"]["runs"][0]["per_type"])) == (1, {"direction"})
     write(tmp_path / "evaluation.json", {"task": "its_directionality"})
-    assert set(score(tmp_path)[1]["result"]["runs"][0]["per_type"]) == {"direction"}
+    assert set(run_of(tmp_path)["per_type"]) == {"direction"}
 
 
 @pytest.mark.parametrize("tolerance", ["nan", "-1", "2", "x"])
@@ -104,10 +100,8 @@ def test_spans_and_boxes_are_scored_by_their_overlap(tmp_path):
     ]
     rows.append(row("d", response="[0, 0, 10, 6]", **box))
     path = write(tmp_path / "results.json", rows)
-    scored = score(path, "--write")[1]["result"]["runs"][0]
-    jsonschema.validate(
-        json.loads((tmp_path / "metrics.json").read_text()), bundle.schema("metrics")
-    )
+    scored = run_of(path, "--write")
+    metrics_of(tmp_path)
     assert scored["overlap"]["temporal"] == {
         "rows": 3,
         "mean_iou": pytest.approx(4 / 9, abs=1e-6),
@@ -129,15 +123,10 @@ def test_boxes_are_converted_when_asked_for(tmp_path):
     rows = [row("a", gt=gt, response=said, question="Give its box.", media="shown.png")]
     path = write(tmp_path / "results.json", rows)
     write(tmp_path / "evaluation.json", {"media_dir": str(tmp_path)})
-    assert score(path)[1]["result"]["runs"][0]["correct"] == 0
-    assert (
-        score(path, "--boxes", "1000")[1]["result"]["runs"][0]["overlap"]["box"]["mean_iou"] == 1.0
-    )
+    assert run_of(path)["correct"] == 0
+    assert run_of(path, "--boxes", "1000")["overlap"]["box"]["mean_iou"] == 1.0
     swapped = write(tmp_path / "results.json", [rows[0] | {"gt": said, "response": gt}])
-    assert (
-        score(swapped, "--boxes", "pixels")[1]["result"]["runs"][0]["overlap"]["box"]["mean_iou"]
-        == 1.0
-    )
+    assert run_of(swapped, "--boxes", "pixels")["overlap"]["box"]["mean_iou"] == 1.0
     write(tmp_path / "results.json", [rows[0] | {"media": "gone.png"}])
     code, document = score(path, "--boxes", "1000")
     assert (code, ids(document)) == (1, {"EVAL-BOX-SIZE"})
@@ -154,11 +143,11 @@ def test_unread_responses_are_told_by_the_form_asked_for(tmp_path):
         row("e", gt="yes", response="No.", question="Is the door open? Answer yes or no."),
     ]
     path = write(tmp_path / "results.json", rows)
-    (run,) = score(path)[1]["result"]["runs"]
+    run = run_of(path)
     told = {form: (part["unread"], part["rows"]) for form, part in run["per_form"].items()}
     assert told == {"letter": (1, 2), "tags": (0, 1), "any": (1, 1), "yes or no": (0, 1)}
     assert (run["unread_rate"], run["per_type"]["mcq"]["unread_rate"]) == (0.4, 0.333333)
     write(tmp_path / "evaluation.json", {"prompt": {"answer_type": "letter"}})
     write(path, [row("a", gt="A", response="left", question=ask)])
-    assert list(score(path)[1]["result"]["runs"][0]["per_form"]) == ["letter"]
+    assert list(run_of(path)["per_form"]) == ["letter"]
     assert score(path, "--explain", "a")[1]["result"]["row"]["read"] == "committed"

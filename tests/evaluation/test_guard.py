@@ -10,7 +10,7 @@ import pytest
 from evaluating import rows_of, write_spec
 from gap_site import analyze, write_evaluation
 from run_folders import said
-from scoring import NAME, ids, recorded, row, score, warned_of, write
+from scoring import NAME, ids, metrics_of, recorded, row, score, warned_of, write
 from support import run_here, run_script
 
 from cosmos_reason.base import bundle, files, metrics_log
@@ -163,7 +163,7 @@ def test_what_was_forgotten_is_told_where_a_checkpoint_is_chosen(tmp_path):
     told = warned_of(printed, "EVAL-FORGOT")["message"]
     line = "guard: 95.0 % -> 50.0 % of 20 questions, 9 broken, 0 fixed, p = 0.0039"
     assert code == 0 and told.startswith(line)
-    jsonschema.validate(files.read_json(tmp_path / "tuned/metrics.json"), bundle.schema("metrics"))
+    metrics_of(tmp_path / "tuned")
     assert recorded(step) == (0.9, 10)
     shutil.copytree(tmp_path / "out", tmp_path / "copy")  # choosing needs no results
     for folder in ("base", "tuned"):

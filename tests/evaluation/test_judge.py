@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from chat_server import said
-from scoring import ids, paste, recorded, row, score, warned_of, write
+from scoring import ids, metrics_of, paste, recorded, row, run_of, score, warned_of, write
 from support import run_script
 
 from cosmos_reason.base import bundle
@@ -24,19 +24,9 @@ ROWS = [
     row("none", response="I cannot tell at all."),
     row("failed", response=None, error="the server was gone"),
     row("thought", response="<think>perhaps A"),
-    row(
-        "told",
-        question="What happens?",
-        gt="A red car turns left.",
-        response="To the left a red car goes.",
-        type="text",
-    ),
-    row(
-        "untold",
-        question="What happens?",
-        gt="A red car turns left.",
-        response="A dog barks.",
-        type="text",
+    *(
+        row(id, question="What happens?", gt="A red car turns left.", response=said, type="text")
+        for id, said in (("told", "To the left a red car goes."), ("untold", "A dog barks."))
     ),
 ]
 PUT = {"vague", "none", "told", "untold"}
@@ -64,7 +54,7 @@ def stored(path: Path) -> dict:
 
 def test_rows_that_the_rules_cannot_read_are_judged_and_no_others(tmp_path, server, asked):
     path = write(tmp_path / "results.json", ROWS)
-    by_rules = score(path)[1]["result"]["runs"][0]
+    by_rules = run_of(path)
     code, document = score(path, "--write", *asked)
     run = document["result"]["runs"][0]
     assert (code, by_rules["correct"], run["correct"], len(server.requests)) == (0, 1, 3, len(PUT))
@@ -75,9 +65,7 @@ def test_rows_that_the_rules_cannot_read_are_judged_and_no_others(tmp_path, serv
     expected = {"asked": 4, "right": 2, "wrong": 1, "undecided": 1, "failed": 0, "model": "a-judge"}
     assert told == expected and run["judge"]["accuracy_by_rules"] == by_rules["accuracy"]
     assert (run["judged"], run["judged_right"], run["unparseable"]) == (3, 2, 2)
-    jsonschema.validate(
-        json.loads((tmp_path / "metrics.json").read_text()), bundle.schema("metrics")
-    )
+    metrics_of(tmp_path)
     assert stored(path) == {"vague": "B", "none": UNDECIDED, "told": SAME, "untold": OTHER}
     (info,) = [finding for finding in document["findings"] if finding["id"] == "EVAL-JUDGED"]
     assert "4 row(s)" in info["message"] and "a-judge at" in info["message"]
@@ -93,7 +81,7 @@ def test_without_the_flag_nobody_is_asked_and_stored_verdicts_do_not_count(tmp_p
     path = write(tmp_path / "results.json", ROWS)
     score(path, *asked)
     server.requests.clear()
-    run = score(path)[1]["result"]["runs"][0]
+    run = run_of(path)
     assert (run["correct"], run["judged"], "judge" in run, server.requests) == (1, 0, False, [])
     assert stored(path).keys() == PUT
 
@@ -153,7 +141,7 @@ def test_both_sides_of_a_comparison_are_judged(tmp_path, server, asked):
         tmp_path / "before/results.json", [row("vague", gt="B", response=VAGUE), row("b")]
     )
     after = write(tmp_path / "after/results.json", [row("vague", gt="B", response="B"), row("b")])
-    pair = score(after, "--compare", before, *asked)[1]["result"]["runs"][0]["comparison"]
+    pair = run_of(after, "--compare", before, *asked)["comparison"]
     assert (pair["fixed"], pair["unchanged_right"], stored(before)) == (0, 2, {"vague": "B"})
 
 
@@ -167,11 +155,8 @@ def test_a_row_without_a_reply_stays_as_it_was_and_only_it_is_asked_again(tmp_pa
     for _ in range(2):  # also when nothing but this row is left to ask
         code, document = score(path, *asked)
         warned = warned_of(document, "EVAL-JUDGE-FAILED")
-    assert (code, warned["data"]["record_ids"], stored(path).keys()) == (
-        0,
-        ["untold"],
-        PUT - {"untold"},
-    )
+    assert (code, warned["data"]["record_ids"]) == (0, ["untold"])
+    assert stored(path).keys() == PUT - {"untold"}
     assert document["result"]["runs"][0]["judge"]["failed"] == 1
     server.plan, before = reply, len(server.requests)
     assert "EVAL-JUDGE-FAILED" not in ids(score(path, *asked)[1])
@@ -186,7 +171,7 @@ def test_a_run_that_was_stopped_goes_on_from_what_was_replied(tmp_path, server, 
     replies.write_bytes(b"".join(lines[:2]) + lines[2][:40])  # killed in the middle of a line
     write(path, ROWS)
     server.requests.clear()
-    assert score(path, *asked)[1]["result"]["runs"][0]["judge"]["right"] == 2
+    assert run_of(path, *asked)["judge"]["right"] == 2
     assert (len(server.requests), stored(path).keys()) == (2, PUT)
 
 
@@ -205,16 +190,6 @@ def test_a_judge_that_refuses_ends_the_run_and_nothing_is_written(
     code, document = score(path, *asked)
     assert (code, ids(document)) == (3, {finding})
     assert stored(path) == {} and not (tmp_path / "metrics.json").exists()
-
-
-def test_a_judge_that_is_not_served_is_answered_with_those_that_are(tmp_path, server):
-    server.models = ["judge-8b"]
-    path = write(tmp_path / "results.json", ROWS)
-    code, document = score(path, "--judge", server.url, "--judge-model", "a-judge")
-    (finding,) = [found for found in document["findings"] if found["severity"] == "error"]
-    assert (code, finding["id"]) == (2, "EVAL-ENDPOINT-MODEL")
-    assert (finding["data"]["served"], finding["fix"]) == (["judge-8b"], "")
-    assert server.requests == [] and stored(path) == {}
 
 
 def test_the_key_comes_by_name_and_is_never_written(tmp_path, server, asked, monkeypatch):

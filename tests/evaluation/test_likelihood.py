@@ -4,15 +4,13 @@ import json
 import math
 import random
 
-import jsonschema
 import pytest
 import torch
 from chat_server import said
 from evaluating import rows_of
-from scoring import ids, row, score, write
+from scoring import ids, metrics_of, row, run_of, score, write
 from support import run_script
 
-from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine.answer import weighing
 from cosmos_reason.engine.answer.responder import Responder
@@ -295,9 +293,7 @@ def test_calibration_and_separation_are_what_their_definitions_say(tmp_path):
     file = write(tmp_path / "results.json", rows)
     _, document = score(file, "--write")
     found = document["result"]["runs"][0]["likelihood"]
-    jsonschema.validate(
-        json.loads((tmp_path / "metrics.json").read_text()), bundle.schema("metrics")
-    )
+    metrics_of(tmp_path)
     pairs = [
         (one["choice"]["yes"] > other["choice"]["yes"])
         + (one["choice"]["yes"] == other["choice"]["yes"]) / 2
@@ -313,10 +309,7 @@ def test_calibration_and_separation_are_what_their_definitions_say(tmp_path):
     said = [one for one in rows if one["response"] == "yes"]
     hits = sum(one["gt"] == "yes" for one in said)
     assert half["precision"] == pytest.approx(hits / len(said), abs=1e-6)
-    assert (
-        "likelihood"
-        not in score(write(tmp_path / "b/results.json", [row("a")]))[1]["result"]["runs"][0]
-    )
+    assert "likelihood" not in run_of(write(tmp_path / "b/results.json", [row("a")]))
 
 
 def differing(folder, name: str, count: int, seed: int):
@@ -343,9 +336,7 @@ def test_a_threshold_is_chosen_on_one_set_and_reported_on_another(tmp_path):
     run = document["result"]["runs"][0]
     told = run["likelihood"]["threshold"]
     assert code == 0 and told["rows"] == 200 and told["chosen_on"] == str(chosen_on)
-    jsonschema.validate(
-        json.loads((file.parent / "metrics.json").read_text()), bundle.schema("metrics")
-    )
+    metrics_of(file.parent)
 
     def balanced(path, threshold):
         right = {"yes": [], "no": []}

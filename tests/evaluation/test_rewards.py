@@ -104,45 +104,6 @@ def test_a_question_travels_with_its_truth():
 
 
 MOVES = "Which way does the red circle move?\nA. left\nB. right\nC. up\nD. down"
-STOPS = "Does the forklift stop before the line? Answer yes or no."
-TRUCKS = "How many trucks pass the gate?"
-TURNS = "In which direction does the car turn?"
-FALLS = "When does the person fall? Answer with start and end in seconds."
-# What a policy would try that is paid for naming the right answer somewhere: hedges, lists,
-# repeats, the question itself, thoughts without an answer, length.
-UNEARNED = {
-    (MOVES, "B"): [
-        "A or B", "A, B, C, D", "B or maybe A", "It could be B, but it could also be C.",
-        "Either B or D.", "A B C D", "A. left B. right C. up D. down", "(A)(B)(C)(D)",
-        "Not A, so B or C or D.", "One of A, B, C and D is right.", MOVES, f"{MOVES}\n{MOVES}",
-        f"You ask: {MOVES}", "The options are A. left, B. right, C. up, D. down.", "A\nB\nC\nD",
-        "B\nA", "A\nB", "<answer>A</answer><answer>B</answer>",
-        "<answer>B</answer><answer>C</answer>", "<think>B</think>",
-        "<think>B</think><answer></answer>",
-        "The answer is A. The answer is B. The answer is C. The answer is D.", "B A B A B A B A",
-        "left right left right", "left or right", "I cannot tell, maybe B.", "Perhaps B?", "B? A?",
-        "I am not sure whether it is B.", "It is not B.", "word " * 2000, "A B " * 500, "",
-        "<think>" + "B " * 500,
-    ],
-    (STOPS, "Yes"): [
-        "yes or no", "Yes and no.", "yes no yes no", "Yes. No.", "Maybe yes.",
-        "<answer>yes</answer> <answer>no</answer>", STOPS, "no, or yes",
-    ],
-    (TRUCKS, "3"): ["1 2 3 4 5", "3 or 4", "between 2 and 4", "1, 2, 3", "3 trucks, or 2 trucks"],
-    (TURNS, "left"): ["left or right", "left right up down", "left, right"],
-    (FALLS, "2 to 4"): ["0 to 1, 1 to 2, 2 to 4, 4 to 6", "2 to 4 or 5 to 7"],
-}  # fmt: skip
-
-
-def test_fifty_ways_to_name_an_answer_without_giving_it_earn_nothing():
-    payer = rewards.Payer({"reward_function": ["single_choice"]}, 100, len)
-    tried = 0
-    for (question, gt), responses in UNEARNED.items():
-        assert payer.parts(question, gt, gt) == {"single_choice": 1.0}
-        paid = {text: payer.total(payer.parts(question, gt, text)) for text in responses}
-        assert not any(paid.values()), [text for text, value in paid.items() if value]
-        tried += len(responses)
-    assert tried >= 50
 
 
 def test_a_form_is_paid_where_it_is_asked_for_and_the_template_does_not_ask():

@@ -4,7 +4,7 @@ import json
 
 import jsonschema
 import pytest
-from scoring import QUESTION, ids, row, score, write
+from scoring import QUESTION, ids, metrics_of, row, run_of, score, write
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
@@ -23,8 +23,7 @@ def test_our_results_are_scored_and_written_beside(tmp_path):
     code, document = score(tmp_path, "--write")
     assert code == 0
     assert ids(document) == {"EVAL-ROW-FAILED"}
-    scored = json.loads((tmp_path / "metrics.json").read_text())
-    jsonschema.validate(scored, bundle.schema("metrics"))
+    scored = metrics_of(tmp_path)
     assert (scored["rows"], scored["correct"], scored["failed"]) == (4, 2, 1)
     assert scored["results"] == str(path)
     assert document["result"]["runs"][0]["accuracy"] == 0.5
@@ -54,28 +53,13 @@ def test_tao_rows_have_only_four_fields_and_several_per_clip(tmp_path):
     graded, found = read(tmp_path / "results.json")
     assert [row.id for row in graded] == ["clip", "clip#2", "clip#3"]
     assert not found
-    assert score(tmp_path)[1]["result"]["runs"][0]["accuracy"] == pytest.approx(1 / 3, abs=1e-6)
+    assert run_of(tmp_path)["accuracy"] == pytest.approx(1 / 3, abs=1e-6)
 
 
 def test_json_lines(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text("".join(json.dumps(row(f"r{n}")) + "\n" for n in range(5)), encoding="utf-8")
-    assert score(path)[1]["result"]["runs"][0]["rows"] == 5
-
-
-def test_an_answer_beside_a_prediction_is_the_ground_truth(tmp_path):
-    rows = [
-        {"index": n, "question": "Is it red?", "answer": "Yes", "prediction": said}
-        for n, said in enumerate(("yes", "no"))
-    ]
-    graded, found = read(write(tmp_path / "results.json", rows))
-    assert [(row.id, row.gt, row.response) for row in graded] == [
-        ("0", "Yes", "yes"),
-        ("1", "Yes", "no"),
-    ]
-    assert not found
-    write(tmp_path / "results.json", [row("a", gt="B", response="B") | {"answer": "A"}])
-    assert read(tmp_path / "results.json")[0][0].gt == "B"
+    assert run_of(path)["rows"] == 5
 
 
 OF_OTHERS = {
@@ -91,21 +75,39 @@ OF_OTHERS = {
 }
 
 
-@pytest.mark.parametrize("said", ["pred", "output", "generated_text", "hypothesis"])
-@pytest.mark.parametrize("truth", ["answer", "reference", "label", "expected"])
-def test_names_that_people_give_to_predictions(tmp_path, said, truth):
-    rows = [{"id": str(n), "question": "Is it red?", truth: "Yes", said: "no"} for n in range(2)]
+ASKED = {"question": "Is it red?"}
+
+
+@pytest.mark.parametrize(
+    ("record", "read_as"),
+    [
+        *(
+            (ASKED | {truth: "Yes", said: "no"}, ("Yes", "no", None))
+            for said in ("prediction", "pred", "output", "generated_text", "hypothesis")
+            for truth in ("answer", "reference", "ground_truth", "correct_answer", "expected")
+        ),
+        ({"prompt": "?", "label": "A", "predict": "B"}, ("A", "B", None)),
+        ({"prompt": "?", "correct_answer": "A", "full_response": "B"}, ("A", "B", None)),
+        # `answer` may be what was read in the response.
+        ({"gt": "B", "response": "B", "answer": "A"}, ("B", "B", None)),
+        ({"gt": "Yes", "answer": "no"}, ("Yes", "no", None)),
+        ({"gt": "Yes", "answer": "no", "response": None, "error": "?"}, ("Yes", None, "?")),
+        ({"references": ["A car."], "prediction": "A car."}, ("A car.", "A car.", None)),
+    ],
+)
+def test_names_that_people_give_to_ground_truths_and_predictions(tmp_path, record, read_as):
+    rows = [{"index": number, **record} for number in range(2)]
+    (graded, other), found = read(write(tmp_path / "mine.json", rows))
+    assert (graded.gt, graded.response, graded.error) == read_as
+    assert (graded.id, other.id) == ("0", "1")
+    assert {one.id for one in found} <= {"EVAL-ROW-FAILED"}
+
+
+def test_several_references_are_no_ground_truth(tmp_path):
+    rows = [{"references": said, "prediction": "A car."} for said in (["A."], ["A.", "B."])]
     graded, found = read(write(tmp_path / "mine.json", rows))
-    assert [(row.gt, row.response) for row in graded] == [("Yes", "no")] * 2 and not found
-
-
-def test_an_answer_beside_a_ground_truth_is_the_response_unless_that_is_there(tmp_path):
-    rows = [
-        {"id": "a", "gt": "Yes", "answer": "no"},
-        {"id": "b", "gt": "Yes", "answer": "no", "response": None, "error": "no frames"},
-    ]
-    graded, _ = read(write(tmp_path / "mine.json", rows))
-    assert [(row.response, row.error) for row in graded] == [("no", None), (None, "no frames")]
+    assert [row.gt for row in graded] == ["A.", ""]
+    assert {"EVAL-ROW-TYPE", "EVAL-GT-MISSING"} <= {finding.id for finding in found}
 
 
 def test_a_response_beside_an_answer_has_no_ground_truth(tmp_path):
@@ -115,16 +117,6 @@ def test_a_response_beside_an_answer_has_no_ground_truth(tmp_path):
         read(write(tmp_path / "mine.json", rows))
     (finding,) = refused.value.findings
     assert finding.id == "EVAL-NOT-RESULTS" and '"gt"' in finding.message
-
-
-def test_one_reference_in_a_list_is_a_ground_truth_and_several_are_none(tmp_path):
-    rows = [
-        {"id": "a", "references": ["A car."], "prediction": "A car."},
-        {"id": "b", "references": ["A car.", "A van."], "prediction": "A car."},
-    ]
-    graded, found = read(write(tmp_path / "mine.json", rows))
-    assert [row.gt for row in graded] == ["A car.", ""]
-    assert {finding.id for finding in found} == {"EVAL-ROW-TYPE", "EVAL-GT-MISSING"}
 
 
 def test_predictions_in_a_table(tmp_path):

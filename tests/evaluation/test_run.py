@@ -84,9 +84,7 @@ def test_an_answer_is_cut_when_the_tokens_run_out_before_it_ends(evaluate_spec, 
             head = torch.nn.Linear(old.in_features, old.out_features)
             torch.nn.init.zeros_(head.weight)
             torch.nn.init.zeros_(head.bias)
-            head.bias.data[end if ends else end - 1] = (
-                1.0  # the likeliest token is always, or never, the end
-            )
+            head.bias.data[end if ends else end - 1] = 1.0  # always, or never, the likeliest
             self.network.lm_head = head
 
     evaluate_spec["evaluation"]["skip_saved"] = True
@@ -145,12 +143,9 @@ def test_a_killed_evaluation_continues_and_other_settings_start_anew(
         run(evaluate_spec, None, Killed(evaluate_spec))
     assert not (tmp_path / "results" / "results.json").exists()
     partial = next((tmp_path / "results").glob(".rows*"))
-    partial.write_bytes(
-        partial.read_bytes()[:-9] + bytes(13)
-    )  # the kill came in the middle of a line
-    evaluate_spec["evaluation"]["batch_size"] = (
-        4  # what a lack of memory asks for is no other evaluation
-    )
+    partial.write_bytes(partial.read_bytes()[:-9] + bytes(13))  # killed in the middle of a line
+    # What a lack of memory asks for is no other evaluation.
+    evaluate_spec["evaluation"]["batch_size"] = 4
     run(evaluate_spec, None, Responder(evaluate_spec))
     assert asked == [5, 4, 4]
     assert len(rows_of(tmp_path / "results")) == 12
@@ -160,12 +155,10 @@ def test_a_killed_evaluation_continues_and_other_settings_start_anew(
 
 
 def test_skip_saved_keeps_a_finished_run_and_only_of_the_same_spec(evaluate_spec, asked):
-    for expected in (12, 12, 24):
+    for skips, expected in ((False, 12), (True, 12), (False, 24)):
+        evaluate_spec["evaluation"]["skip_saved"] = skips
         run(evaluate_spec, None, Responder(evaluate_spec))
         assert sum(asked) == expected
-        evaluate_spec["evaluation"]["skip_saved"] = (
-            sum(asked) == 12 and not evaluate_spec["evaluation"]["skip_saved"]
-        )
 
 
 def test_answers_about_annotations_that_were_changed_are_not_reused(evaluate_spec, asked):
@@ -191,10 +184,8 @@ def test_shards_answer_their_part_and_the_last_one_merges_in_input_order(evaluat
     run(evaluate_spec, None, Responder(evaluate_spec), Shard(2, 5))
     assert rows_of(tmp_path / "results") == whole
     names = {path.name for path in (tmp_path / "results").glob("*.jsonl")}
-    assert names == {
-        "metrics.jsonl",
-        *(f"metrics-{number}-5.jsonl" for number in range(2, 6)),
-    }  # never two writers
+    # Never two writers.
+    assert names == {"metrics.jsonl", *(f"metrics-{number}-5.jsonl" for number in range(2, 6))}
 
 
 def test_a_shard_whose_rows_were_merged_meanwhile_ends_well(evaluate_spec, tmp_path):

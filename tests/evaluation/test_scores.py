@@ -121,14 +121,8 @@ def test_a_score_of_fewer_rows_takes_no_place_unless_asked_to(step_10, tmp_path)
 
 def test_a_score_of_other_settings_is_replaced_with_a_warning_that_leads_back(step_10, tmp_path):
     assert ids(score(evaluated(tmp_path / "first", 3, 4, step_10))[1]) == {"EVAL-SCORE-RECORDED"}
-    other = evaluated(
-        tmp_path / "other",
-        1,
-        4,
-        step_10,
-        sampling={"max_tokens": 8},
-        vision={"nframes": 4, "fps": 2},
-    )
+    settings = {"sampling": {"max_tokens": 8}, "vision": {"nframes": 4, "fps": 2}}
+    other = evaluated(tmp_path / "other", 1, 4, step_10, **settings)
     _, document = score(other)
     (warned,) = [finding for finding in document["findings"] if finding["severity"] == "warning"]
     assert (warned["id"], recorded(step_10)) == ("EVAL-SCORE-REPLACED", (0.25, 4))
@@ -139,9 +133,7 @@ def test_a_score_of_other_settings_is_replaced_with_a_warning_that_leads_back(st
     script, *args = shlex.split(warned["fix"])
     back = run_script(Path(script).name, *args, cwd=tmp_path)
     assert "warning: EVAL-SCORE-REPLACED" in back.stderr and recorded(step_10) == (0.75, 4)
-    tolerant = score(tmp_path / "first", "--tolerance", "0.1")[
-        1
-    ]  # the same numbers: nothing is lost
+    tolerant = score(tmp_path / "first", "--tolerance", "0.1")[1]  # the same numbers
     assert ids(tolerant) == {"EVAL-SCORE-RECORDED"}
     evaluated(tmp_path / "first", 2, 4, step_10)  # answered anew, the same settings
     assert ids(score(tmp_path / "first", "--tolerance", "0.1")[1]) == {"EVAL-SCORE-RECORDED"}
@@ -171,15 +163,12 @@ def test_a_pasted_fix_reads_the_answers_as_the_score_it_names_did(step_10, tmp_p
 def test_a_larger_set_of_other_annotations_is_no_whole_of_a_try(step_10, tmp_path):
     folder = "/data/of/a/project/with/a/rather/long/name"
     score(evaluated(tmp_path / "try", 2, 2, step_10, annotations=f"{folder}/eval.json"))
-    assert ids(
-        score(evaluated(tmp_path / "whole", 3, 4, step_10, annotations=f"{folder}/eval.json"))[1]
-    ) == {"EVAL-SCORE-RECORDED"}
+    whole = evaluated(tmp_path / "whole", 3, 4, step_10, annotations=f"{folder}/eval.json")
+    assert ids(score(whole)[1]) == {"EVAL-SCORE-RECORDED"}
     other = evaluated(tmp_path / "other", 2, 8, step_10, annotations=f"{folder}/train.json")
     replaced = warned_of(score(other)[1], "EVAL-SCORE-REPLACED")
-    assert (
-        "name/eval.json' (not " in replaced["message"]
-        and "name/train.json')" in replaced["message"]
-    )
+    message = replaced["message"]
+    assert "name/eval.json' (not " in message and "name/train.json')" in message
     paste(replaced["fix"], tmp_path)
     assert recorded(step_10) == (0.75, 4)
 
@@ -189,16 +178,13 @@ def test_rows_that_failed_do_not_outweigh_answers(step_10, tmp_path):
     score(results)
     failed = [row(f"q{n}", response=None, error="server gone") for n in range(4)]
     write(results, failed)
-    code, document = score(
-        results, "--record"
-    )  # without an answer there is no score, also when asked for
+    # Without an answer there is no score, also when it is asked for.
+    code, document = score(results, "--record")
     assert (code, recorded(step_10)) == (1, (0.75, 4)) and "EVAL-ALL-FAILED" in ids(document)
     write(results, [*failed[:3], row("q3", response="B")])
     kept = warned_of(score(results)[1], "EVAL-SCORE-KEPT")
-    assert "accuracy 0.0 of 4 rows, of which 3 failed" in kept["message"] and recorded(step_10) == (
-        0.75,
-        4,
-    )
+    assert "accuracy 0.0 of 4 rows, of which 3 failed" in kept["message"]
+    assert recorded(step_10) == (0.75, 4)
     paste(kept["fix"], tmp_path)
     assert recorded(step_10) == (0.0, 4)
     score(evaluated(tmp_path / "try", 1, 2, step_10))  # fewer rows, but answered

@@ -5,14 +5,12 @@ import math
 import random
 from itertools import permutations
 
-import jsonschema
 import pytest
 from PIL import Image
-from scoring import ids, row, score, write
+from scoring import ids, metrics_of, row, run_of, score, write
 
 from cosmos_reason import answers
 from cosmos_reason.answers import matching
-from cosmos_reason.base import bundle
 from cosmos_reason.evaluation import rewards
 
 EVENTS = [
@@ -294,8 +292,7 @@ def test_sets_are_rows_like_others_and_measures_are_in_the_metrics(tmp_path):
     grades = run["parts"]["ordinal"]
     assert (grades["rows"], grades["measured"], grades["within_one"]) == (4, 3, 0.5)
     assert grades["mae"] == pytest.approx(5 / 3, abs=1e-6)
-    written = json.loads((tmp_path / "metrics.json").read_text())
-    jsonschema.validate(written, bundle.schema("metrics"))
+    metrics_of(tmp_path)
     _, explained = score(file, "--explain", "a")
     assert explained["result"]["row"]["parts"]["f1@0.5"] == 1
 
@@ -323,4 +320,4 @@ def test_another_measure_of_the_picture_is_declared(tmp_path, flag, said, meant)
     write(tmp_path / "evaluation.json", {"media_dir": str(tmp_path)})
     _, document = score(file, "--boxes", flag)
     assert document["result"]["runs"][0]["accuracy"] == 1, ids(document)
-    assert score(file)[1]["result"]["runs"][0]["accuracy"] == 0
+    assert run_of(file)["accuracy"] == 0

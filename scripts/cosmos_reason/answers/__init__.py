@@ -24,7 +24,7 @@ from cosmos_reason.answers.choices import (
     options_vocabulary,
 )
 from cosmos_reason.answers.commitment import REFUSAL, UNREAD, Reading, phrases, read
-from cosmos_reason.answers.matching import compare
+from cosmos_reason.answers.matching import RIGHT_OVERLAP, compare
 from cosmos_reason.answers.places import BARE, BOXES, SPANS, as_text, form_of, overlap, read_place
 from cosmos_reason.answers.quantities import Numbers, is_number, numbers_vocabulary, same_number
 from cosmos_reason.answers.response import enclosures, final_answer, plain, shortened
@@ -37,7 +37,6 @@ TYPES = (*SINGLE_TYPES, *SET_TYPES, "text")
 CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
 PLACE_TYPES = ("temporal", "box")
 PICTURE_TYPES = ("box", *PLANE_TYPES)  # measured in the picture
-RIGHT_OVERLAP = 0.5
 
 _ASKS_TRUTH = re.compile(
     r"\btrue\b|\bT ?(?:/|or) ?F\b|^\W*(?:is|are|was|were|do|does|did|can|could|has|have|will)\b",

@@ -129,8 +129,10 @@ def columns_of(
     breaks = lines.count(between.group()) if between else 0
     if not (lines.startswith("{") and lines.endswith(end)) or breaks != count - 1:
         return None
-    long = [line for line in lines.split("\n") if len(line) > MOST_LEVELS]
-    if any(line.count("[") + line.count("{") > MOST_LEVELS for line in long):
+    single = lines.split("\n")
+    if max(map(len, single)) > MOST_LEVELS and any(
+        line.count("[") + line.count("{") > MOST_LEVELS for line in single
+    ):
         return None
     # A blank for each comma: texts of one length are replaced in a third less time.
     data = lines.replace(end, f"}}{' ' * len(comma)}\n").encode()

@@ -16,7 +16,6 @@ from cosmos_reason.evaluation import comparison, grading, metrics, rows
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.spec import actions, document
 
-SIGNIFICANT = 0.05  # a loss that chance explains as seldom is told as one
 NUMBERS = ("rows", "correct", "accuracy", "accuracy_interval")
 GENERAL_DATA = Fix(flags={"--train-root": "GENERAL:0.2"})
 
@@ -140,4 +139,4 @@ def verdict(table: dict, where: object) -> Finding:
 
 
 def is_forgotten(pair: dict) -> bool:
-    return pair["broken"] > pair["fixed"] and pair["p_value"] < SIGNIFICANT
+    return pair["broken"] > pair["fixed"] and pair["p_value"] < comparison.CHANCE

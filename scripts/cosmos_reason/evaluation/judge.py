@@ -18,6 +18,7 @@ from string import ascii_uppercase
 from typing import NamedTuple
 
 from cosmos_reason import answers
+from cosmos_reason.answers.choices import DIRECTIONS
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.data.json_stream import JsonRecords
@@ -35,7 +36,7 @@ MEANING = {
     SAME: "the answer says what the correct answer says",
     OTHER: "the answer says something else",
 }
-CHOICES = {"yes_no": ("yes", "no"), "direction": ("left", "right", "straight", "up", "down")}
+CHOICES = {"yes_no": ("yes", "no"), "direction": DIRECTIONS}
 # Judged as SAME or OTHER where there are no choices.
 COMPARED = ("mcq", "label", "number", "ordinal", "text")
 EDGES = " \t\r\n.,;:!?()[]<>{}'\"“”*_`#"

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, SET_TYPES, final_answer, fold, options
+from cosmos_reason.answers.matching import OVERLAPS
 from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
@@ -32,7 +33,6 @@ SOFT_F1 = 0.8
 TEMPLATE_SHARE, TEMPLATE_ROWS, TEMPLATE_SHOWN = 0.5, 10, 120
 MEASURED_TYPES = (*SET_TYPES, "ordinal")
 SHARES = ("f1", "mean_iou", "ap3d", "hit_rate")  # what an answer that is none has 0 of
-OVERLAPS = (0.3, 0.5, 0.7)
 # bert-score's own model for English; the tokenizer of cosmos-rl-evaluate's breaks it
 BERTSCORE_MODEL = "roberta-large"
 
