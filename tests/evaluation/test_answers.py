@@ -96,6 +96,7 @@ CHOICE = "Which tool?\n(A) hammer\n(B) saw\n(C) drill"
         (HELMETS, "3", "The answer is 3 people, two men and a woman.", "3"),
         (HELMETS, "3", "The answer is 3 people, 4 people.", None),
         (HELMETS, "3", "The answer is 3, 4 would be too many.", None),
+        (HELMETS, "3", "The time is 3.", None),
         ("How long does it take?", "5 s", "The time is 5 seconds, 6 seconds.", None),
         ("Which way does it go?", "right", "Right! Let me analyze the clip.", None),
         ("Which way does it go?", "right", "Right! I'll review the frames.", None),
@@ -423,6 +424,12 @@ The answer is {x}. However, it could also be {y}.
 The answer is {x} though {y} fits better.
 The answer is {x}. That is wrong.
 The answer is {x}. Incorrect.
+The answer is {x}. The answer is not {x}.
+The answer is {x}. It isn't {x}.
+The answer is {x}. Not {x}.
+The answer is {x}. {x} is wrong.
+The answer is {x}. The answer above is wrong.
+{x}. {x} is not correct.
 It is false that the answer is {x}.
 Nobody would say that the answer is {x}.
 The wrong answer is {x}.

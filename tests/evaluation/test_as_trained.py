@@ -22,7 +22,7 @@ def test_other_frames_are_a_warning_with_a_fix_that_works(evaluate_spec, checkpo
     evaluate_spec["vision"] = {"fps": 4.0}
     (warning,) = as_trained.check(evaluate_spec)
     assert warning.id == "EVAL-MISMATCH-VISION"
-    assert warning.data["training"]["nframes"] == 4 and warning.data["evaluation"] == {"fps": 4.0}
+    assert warning.data["training"]["nframes"] == 4 and warning.data["evaluation"]["fps"] == 4.0
     for key, value in warning.fix.changes.items():
         spec.set_value(evaluate_spec, key, value)
     assert as_trained.check(evaluate_spec) == []

@@ -94,6 +94,10 @@ class Vocabulary:
         """Return the answer that stands at a place within a sentence, and where it ends."""
         return None
 
+    def spoken_of(self, text: str, at: int) -> tuple[str, int] | None:
+        """Return the answer that is spoken of at a place, and where its name ends."""
+        return self.inside(text, at)
+
     def within(self, text: str) -> tuple[str, str, str] | None:
         """Return the only answer that a sentence names, and what stands before and behind it."""
         found = list(self._named(text))
@@ -210,6 +214,10 @@ class Options(Labels):
             return letter, end
         return self._text_first(text)
 
+    def spoken_of(self, text: str, at: int) -> tuple[str, int] | None:
+        letter = LETTER.match(text, at)
+        return (letter["letter"].upper(), letter.end()) if letter else self.inside(text, at)
+
     def is_continued(self, letter: str, behind: str) -> bool:
         """Return whether behind a letter an option's text stands that is another's or goes on:
         beside the letter it has to be its option's and nothing more."""
@@ -293,6 +301,11 @@ class Truths(Vocabulary):
         word = found[0].lower()
         has_subject = word in ("yes", "no") and _SUBJECT.match(text, end)
         return (TRUTH_OF[word], end) if has_subject or BOUNDARY.match(text, end) else None
+
+    def spoken_of(self, text: str, at: int) -> tuple[str, int] | None:
+        word = _TRUTH.match(text, at)
+        is_whole = word and not _goes_on(text, word.end())
+        return (TRUTH_OF[word[0].lower()], word.end()) if is_whole else None
 
     def alone(self, text: str) -> str | None:
         """Return what "It is.", "They don't", "Absolutely" and "Not at all" say."""

@@ -95,7 +95,8 @@ _NOUN = (
 )
 _IS = r"(?:is|are|was|(?:would|should|must|will|has to|seems to|appears to) be)"
 _MEASURE = (
-    r"(?:final(?: answer)?|(?:score|rating|count|direction|distance|time|(?:total )?number)"
+    r"(?:final(?: answer)?"
+    r"|(?:score|rating|count|direction|distance|(?P<time>time)|(?:total )?number)"
     r"(?: (?:of|between|from|to) [\w ]{1,60}?)?|(?:in )?total)"
 )
 _PHRASE = re.compile(
@@ -260,7 +261,8 @@ _OFFER = re.compile(
 )
 _NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\s*(?:[^\w\s]|\Z)|\s+(?:it|that|this|wait)\b)", re.I)
 _WRONG_LATER = re.compile(
-    r"\W*(?:(?:(?:that|this|it|which|the (?:above )?answer)(?:['’]s| is| was)? )?"
+    r"\W*(?:(?:(?:that|this|it|which|(?:the|my|that|this) (?:above )?answer(?: above)?)"
+    r"(?:['’]s| is| was)? )?"
     r"(?:wrong|incorrect|false|untrue|not (?:true|correct|right))\b"
     r"|(?:that|this|it)(?: is|['’]s)? ?(?:n['’]t|not) (?:the )?(?:true|correct|right|answer))",
     re.I,
@@ -444,6 +446,8 @@ def _commitments(
         if value:
             add(value, "bare", start, len(sentence))
     for phrase in _phrases_in(sentence):
+        if phrase["time"] and isinstance(vocabulary, Numbers) and vocabulary.counts_things:
+            continue  # "The time is 3." tells no number of people
         # "The event happens in 3 - 7 s": behind its subject
         is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
         form = "phrase" if is_event or _opens_clause(sentence, phrase.start()) else AMID
@@ -479,6 +483,7 @@ def _committed(
         or any(undoing.search(after) for undoing in (_TURN, _CORRECTION, _OFFER))
         or _OR.match(after) is not None
         or _is_followed_by_another(value, after, vocabulary)
+        or _denies(after.lstrip(" .):]"), value, vocabulary)
     )
     return Commitment(value, form, len(sentence), is_void, is_open)
 
@@ -564,6 +569,8 @@ def _undoes(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
         return True
     if _TURN_FIRST.match(sentence) or _WRONG_LATER.match(sentence):
         return True
+    if _denies(sentence, value, vocabulary):
+        return True
     if isinstance(vocabulary, Truths):
         leading = vocabulary.leading(sentence)
         if is_another(leading):
@@ -579,6 +586,16 @@ def _undoes(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
     # "It could also be three"
     named = re.finditer(r"\b(?:be|is|maybe|perhaps|possibly)\b ", sentence)
     return any(is_another(vocabulary.begin(sentence[word.end() :])) for word in named)
+
+
+def _denies(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
+    """Return whether a sentence says of an answer that it is none: "It is not B", "B is wrong"."""
+    for word in _NOT.finditer(sentence):
+        denied = vocabulary.begin(sentence[word.end() :].lstrip())
+        if denied and denied[0] == value:
+            return True
+    named = vocabulary.spoken_of(sentence, _LEADS.match(sentence).end())
+    return named is not None and named[0] == value and bool(_DENIED_AFTER.match(sentence, named[1]))
 
 
 def _is_followed_by_another(value: str, after: str, vocabulary: Vocabulary) -> bool:

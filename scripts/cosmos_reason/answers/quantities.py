@@ -156,6 +156,7 @@ class Numbers(Vocabulary):
 
     def __init__(self, question: str):
         self.asked = asked_for(question)
+        self.counts_things = bool(self.asked) and not _unit(self.asked)
         self.is_ascii = question.isascii()
         counted = _ASKED.search(question)
         self.known = set(_BESIDE_COUNTS)
