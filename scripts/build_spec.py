@@ -201,7 +201,7 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
     command line sets."""
     resumes = args.parent_job and args.action == "train"
     if args.spec and resumes:
-        message = "got --spec and --parent-job, each of which is a whole train spec; expected one"
+        message = "--spec and --parent-job are each a whole train spec; keep one"
         draft.refuse("SPEC-SOURCES", "--spec", message, f"drop {draft.spec_given}")
     elif args.spec:
         from cosmos_reason.rules import inherited
@@ -422,15 +422,15 @@ def refuse_usage(args) -> None:
     if not args.action or not args.output:
         missing = "-o FILE" if args.action else "ACTION"
         example = "scripts/build_spec.py train -o spec.toml"
-        raise f.bad_input("USAGE", "build_spec.py", f"got no {missing}", example)
+        raise f.bad_input("USAGE", "build_spec.py", f"{missing} is required", example)
     if args.export and args.action != "train":
-        message = f"got it for {actions.a_spec(args.action)}, expected it for train"
+        message = f"--export has no effect on {actions.a_spec(args.action)}; it is for train specs"
         raise f.bad_input("USAGE", "--export", message, "drop --export")
     if not args.export and not args.output.endswith(".toml"):
         message = f"got {args.output!r}, expected a file name that ends in .toml"
         raise f.bad_input("USAGE", "--output", message, f"-o {shlex.quote(args.output + '.toml')}")
     if args.fix and not args.spec:
-        raise f.bad_input("USAGE", "--fix", "got no spec to fix", "--spec FILE")
+        raise f.bad_input("USAGE", "--fix", "--fix needs a spec to fix", "--spec FILE")
 
 
 def occupied(output: str, others: Iterable[str]) -> list[f.Finding]:

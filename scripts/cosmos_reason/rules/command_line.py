@@ -70,7 +70,7 @@ def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
     """Add what is missing of the adapter table (`lora`), or remove it (`full`). Adapters want a
     higher learning rate than all weights do: it moves along, unless the user set it."""
     if draft.action not in actions.TRAINING:
-        draft.not_for("--tuning", "a train or grpo spec")
+        draft.not_for("--tuning", "it is for train and grpo specs")
         return
     was = "full" if document.get(draft.spec, LORA) is None else "lora"
     if tuning == "full":
@@ -107,7 +107,7 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     is_asking = draft.action in ("evaluate", "inference") and (nodes is None or nodes <= 1)
     if draft.action not in actions.TRAINING and not is_asking:
         flag = "--gpus-per-node" if nodes is None else "--nodes"
-        draft.not_for(flag, "a spec that runs on so many")
+        draft.not_for(flag, "it is for trainings and, on one node, for questions")
         return
     # One count is refused when the other cannot be taken for granted; the fix has that of the spec.
     before = _whole_number(draft.base, SHARD if draft.action in actions.TRAINING else "num_gpus")
@@ -117,8 +117,7 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
         nodes_before *= _whole_number(draft.base, GRID + "n_init_replicas")
     counts = bundle.skill_info()["gpu_counts_per_node"]
     if per_node is None or (nodes is None and nodes_before != 1):
-        message = "got one of --gpus-per-node and --nodes, expected both: the layout depends on "
-        message += "their product"
+        message = "--gpus-per-node and --nodes go together: the layout depends on their product"
         per_node = per_node or (before if before in counts else 1)
         fix = Fix(flags={"--gpus-per-node": per_node, "--nodes": max(nodes or nodes_before, 1)})
         draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
@@ -169,7 +168,7 @@ def take_global_batch(draft: Draft, records: int, ranks: int) -> None:
     chose takes so many of a rank's records that they can be taken in equal parts."""
     flag = draft.flags["--global-batch"]
     if draft.action != "train":
-        draft.not_for("--global-batch", "a train spec")
+        draft.not_for("--global-batch", "it is for train specs")
         return
     if records < 1 or records % ranks:
         message = (
@@ -231,7 +230,9 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
     them."""
     keys = draft.params.get(flag.removeprefix("--").replace("-", "_"))
     if not keys:
-        draft.not_for(flag, f"one of the roots of {actions.a_spec(draft.action)}")
+        roots = [name for name in ("train_root", "eval_root", "guard_root") if name in draft.params]
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in roots)
+        draft.not_for(flag, f"its data are named with {flags}" if flags else "it has no dataset")
         return
     if not root.strip():
         message = "got an empty name, expected a folder or an s3:// prefix"
@@ -366,13 +367,13 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
             draft.named[LORA] = "--tuning lora"  # which else lets its keys be set
         if draft.name(key, flag) and not document.delete(draft.spec, key):
             there = [known for known, _ in document.items(draft.action, draft.spec)]
-            message = f"got a key that is not in the spec.{f.did_you_mean(key, there)}"
+            message = f"the spec has no such key.{f.did_you_mean(key, there)}"
             draft.refuse("SPEC-UNSET", key, message, f"drop {brief(flag)}")
     for setting in settings:
         name, equals, written = setting.partition("=")
         flag = f"--set {shlex.quote(setting)}"
         if not equals or not all(part.strip() for part in name.split(".")):
-            message = "got no key and '=', expected --set key=value"
+            message = "--set takes KEY=VALUE"
             draft.refuse("SPEC-SET", brief(setting), message, f"drop {brief(flag)}")
             continue
         name = name.strip()
@@ -390,7 +391,7 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
             draft.findings += names.unknown_keys(draft.action, key, value)
     for key in extra:
         if "." not in key or document.get(draft.spec, key) is None:
-            message = "got a key that is not set, or that is in no table"
+            message = "--allow-extra-key takes a key in a table that --set or the spec sets"
             flag = f"--allow-extra-key {shlex.quote(key)}"
             draft.refuse("SPEC-FLAG", key, message, f"drop {brief(flag)}")
 

@@ -85,8 +85,8 @@ class Draft:
     def refuse(self, id: str, where: str, message: str, fix: Fix | str = "") -> None:
         self.findings.append(f.error(id, where, message, fix))
 
-    def not_for(self, flag: str, wanted: str) -> None:
-        message = f"got it for {actions.a_spec(self.action)}, expected {wanted}"
+    def not_for(self, flag: str, instead: str) -> None:
+        message = f"{flag} has no effect on {actions.a_spec(self.action)}; {instead}"
         self.refuse("SPEC-FLAG", flag, message, f"drop {self.flags[flag]}")
 
     def put(self, key: str, value, origin: str) -> None:
@@ -117,7 +117,7 @@ class Draft:
             superfluous = before
             if flag.startswith(("--set", "--unset")) and "--unset" not in before:
                 superfluous = flag
-            message = f"got it from {brief(before)} and from {brief(flag)}, expected one of them"
+            message = f"{brief(before)} and {brief(flag)} both set it; keep one"
             self.refuse("SPEC-KEY-TWICE", key, message, f"drop {brief(superfluous)}")
             return False
         self.named[key] = flag
