@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import shlex
 
 import jsonschema
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from study_world import BASE, dimensions, new_study
+from support import ROOT
 
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import space, study, suggest
@@ -111,40 +113,24 @@ def test_words_and_ranges_name_the_same_keys():
     }
 
 
-WRONG = {
-    "learning_rat=1..2": ("TUNE-KEY", "train.optm_lr"),
-    "lr=": ("TUNE-RANGE", "LO..HI"),
-    "lr=1e-3..1e-5": ("TUNE-RANGE", "below the upper"),
-    "lr=1e-3..1e-3": ("TUNE-RANGE", "below the upper"),
-    "weight_decay=0..0.1:log": ("TUNE-RANGE", "above 0"),
-    "lr=0..1e-3:log": ("TUNE-RANGE", "above 0"),
-    "lr=nan..1": ("TUNE-RANGE", "nan"),
-    "batch_size=[8]": ("TUNE-RANGE", "two different"),
-    "batch_size=[8,8]": ("TUNE-RANGE", "two different"),
-    "batch_size=5..7": ("TUNE-RANGE", "powers of two"),
-    "batch_size=[8,x]": ("TUNE-RANGE", "whole number"),
-    "nframes=4..17": ("TUNE-RANGE", "divisible by 2"),
-    "lr_schedule=[cosine,cosin]": ("TUNE-RANGE", "one of"),
-    "lr_schedule=none..cosine": ("TUNE-RANGE", "[A,B,C]"),
-    "lora_rank=4..8": ("TUNE-RANGE", "--tuning lora"),
-    "train.train_policy.dataloader_seed": ("TUNE-RANGE", "expected"),
-    "train.output_dir=[a,b]": ("TUNE-RANGE", "where things are"),
-    "custom.train_dataset.annotation_path=[a,b]": ("TUNE-RANGE", "where things are"),
-    "policy.model_name_or_path=[a/b,c/d]": ("TUNE-RANGE", "where things are"),
-    "train.resume=[true,false]": ("TUNE-RANGE", "where things are"),
-    "validation.enable=[true,false]": ("TUNE-RANGE", "what is kept"),
-    "warmup=0.5..100": ("TUNE-RANGE", "whole steps"),
-    "warmup=[0.1,20]": ("TUNE-RANGE", "whole steps"),
-    "epoch=1.5..3": ("TUNE-RANGE", "whole number"),
-    "nframes=4..32:log": ("TUNE-RANGE", "[A,B,C]"),
-}
+# Written anew by `PYTHONPATH=scripts:tests/fixtures python tests/tuning/test_space.py`.
+SAID = ROOT / "tests/fixtures/said_of_ranges.txt"
+RANGES = re.findall(r"^\$ --range (.+)$", SAID.read_text(), re.M)
 
 
-@pytest.mark.parametrize("written", WRONG)
-def test_a_range_that_makes_no_sense_is_a_finding(written):
+def told(written):
     made, found = space.build(BASE, "", [written], None)
-    assert not made and [finding.id for finding in found] == [WRONG[written][0]]
-    assert WRONG[written][1] in found[0].message
+    assert not made
+    lines = [f"$ --range {written}"]
+    for one in found:
+        lines.append(f"{one.severity} {one.id} {one.where}: {one.message}")
+        lines += [f"  fix: {one.fix}"] if one.fix else []
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("written", RANGES)
+def test_what_is_said_of_a_range_that_makes_no_sense(written):
+    assert told(written) in SAID.read_text().rstrip("\n").split("\n\n")
 
 
 @pytest.mark.parametrize("written, words", {
@@ -221,3 +207,7 @@ def test_alpha_follows_a_searched_rank_unless_it_was_given(tmp_path, origin, sea
     )
     table, _, refused = suggest.assemble(made, {"policy.lora.r": 32})
     assert not refused and table["policy"]["lora"]["lora_alpha"] == alpha
+
+
+if __name__ == "__main__":
+    SAID.write_text("\n\n".join(map(told, RANGES)) + "\n")

@@ -151,7 +151,7 @@ class Geometry:
 
     @property
     def vision_matrices(self) -> int:
-        """Linear layers of a vision MLP."""
+        """Return how many linear layers a vision MLP has."""
         return sum(".mlp." in name for name in self.family.block_layers)
 
     @property
@@ -160,7 +160,7 @@ class Geometry:
 
     @property
     def table(self) -> int:
-        """Parameters of the embedding, and again of the output head."""
+        """Return parameters of the embedding, and again of the output head."""
         return self.vocabulary * self.hidden
 
     @property
@@ -195,13 +195,13 @@ class Geometry:
 
     @property
     def layer_activations(self) -> int:
-        """Elements per token that one language layer makes."""
+        """Return elements per token that one language layer makes."""
         mlp = len(self.linears) - 4  # its layers; those of attention are four
         return 2 * self.hidden + 2 * self.queries + 2 * self.keys + mlp * self.inner
 
     @property
     def vision_activations(self) -> int:
-        """Elements per patch that one vision layer makes."""
+        """Return elements per patch that one vision layer makes."""
         return 6 * self.vision_hidden + self.vision_matrices * self.vision_inner
 
 
