@@ -13,7 +13,6 @@ from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion
 from cosmos_reason.rules.case import Case, of_sound_values
 from cosmos_reason.rules.keys import MINI_BATCH
-from cosmos_reason.rules.spec_rules import RULES
 from cosmos_reason.spec import actions, document, origins
 from cosmos_reason.spec.keys import BATCH
 
@@ -87,10 +86,9 @@ class FailedRun:
         if each % mini_batch:
             changes[MINI_BATCH] = math.gcd(each, mini_batch)
         mended = self._case(changes)
-        for rule in RULES:
-            detail = rule.id in OUT_OF_REACH and rule.broken(mended)
-            if detail:
-                changes |= rules.told(rule, mended, detail).fix.changes
+        for one in rules.broken_rules(mended, invalid=[], unread=set()):
+            if one.id in OUT_OF_REACH:
+                changes |= one.fix.changes
         return numbers, changes
 
     def _case(self, changes: dict[str, object]) -> Case:
