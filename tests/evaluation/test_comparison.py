@@ -335,8 +335,9 @@ def test_annotations_name_the_clips_of_rows_that_do_not(tmp_path, told_by):
     assert ("EVAL-CLIPS-RECORDED" in ids(said)) == (told_by != "flag")
     annotations.unlink()
     said = score(*words)[1]
-    assert said["result"]["runs"][0]["comparison"]["clips"] == 6
-    assert "EVAL-COMPARE-CLIPS" in ids(said)
+    pair = said["result"]["runs"][0]["comparison"]
+    assert (pair["clips"], pair["clips_named"]) == (6, False)
+    assert "EVAL-COMPARE-CLIPS" in ids(said) and "a clip of its own" in pair["verdict"]
 
 
 def test_a_comparison_tells_unread_answers_of_both_and_adjusted_p_values(tmp_path):

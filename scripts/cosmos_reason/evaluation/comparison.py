@@ -89,13 +89,13 @@ def compare(
     floor = no_better_than_commonest(pair)
     if floor:
         found.append(findings.warning("EVAL-COMPARE-COMMONEST", flag, floor))
-    is_each_its_own = len(answered) > 1 and pair["clips"] == len(answered)
-    if is_each_its_own and not any(new.media for _, new in answered):
+    if len(answered) > 1 and not pair["clips_named"]:
         message = (
-            "the results name no clips, so each question counts as one of its own; where several "
-            "are about one clip, --annotations FILE, which were asked, tells"
+            "the results name no clips, so each question counts as one of a clip of its own: the "
+            "verdict does not hold where several are about one; --annotations FILE, which were "
+            "asked, tells"
         )
-        found.append(findings.info("EVAL-COMPARE-CLIPS", flag, message))
+        found.append(findings.warning("EVAL-COMPARE-CLIPS", flag, message))
     if pair["only_before"] or pair["only_after"]:
         message = (
             f"{pair['only_before']} question(s) are only in the earlier run and "
@@ -191,6 +191,7 @@ def difference_by_clip(answered: Sequence[tuple[Row, Row]]) -> dict:
     low, high = np.percentile(differences, [2.5, 97.5])
     return {
         "clips": len(asked),
+        "clips_named": len(asked) < len(answered) or any(new.media for _, new in answered),
         "difference": round(sum(gained.values()) / len(answered), 6),
         "difference_interval": [round(float(low), 6), round(float(high), 6)],
         "clip_p_value": sign_flips(list(gained.values())),
@@ -228,6 +229,8 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
     over_clips = part.get("clip_p_value", 1.0)
     is_shown = max(p_value, over_clips) < CHANCE and (low > 0 or high < 0)
     chance = ("p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}") + adjusted
+    if is_shown and not part.get("clips_named", True):
+        chance += ", if each question is about a clip of its own"
     if is_shown:
         said = f"better ({chance})" if low > 0 else f"worse ({chance})"
     elif p_value < CHANCE:

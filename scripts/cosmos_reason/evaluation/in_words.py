@@ -159,7 +159,7 @@ def change(name: str, part: dict) -> str:
         )
         + f" -> {part['accuracy']:.1%} "
         + "({:.1%} - {:.1%})".format(*part["accuracy_interval"])
-        + f", over {part['clips']} clip(s) "
+        + f", over {part['clips']} {'clip' if part.get('clips_named', True) else 'question'}(s) "
         + "{:+.1%} to {:+.1%}".format(*part["difference_interval"])
         + f": {part['verdict']}"
     )
