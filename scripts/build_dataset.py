@@ -79,6 +79,8 @@ def parser() -> cli.Parser:
     parser.add_argument("--also-ask-absent", type=float, default=0.0, metavar="N", help=absent)
     long = "seconds of every part, around the middle of what its row names; default as long as that"
     parser.add_argument("--window", type=seconds, default=0.0, metavar="SECONDS", help=long)
+    counted = "frames a second of Label Studio's timeline: frameRate of the Video tag, else 24"
+    parser.add_argument("--label-fps", type=cli.above_0, default=0.0, metavar="FPS", help=counted)
     meant = "what the values of a column mean: 'what: forklift crosses=yes, empty=no'"
     parser.add_argument(
         "--values", action="append", default=[], metavar="'COLUMN: OLD=NEW, ...'", help=meant
@@ -404,6 +406,7 @@ def read_source(args) -> tuple[dataset_sources.Source, Records]:
         values=args.values,
         absent=args.also_ask_absent,
         window=args.window,
+        label_fps=args.label_fps,
         adjudicate=args.adjudicate,
         seed=args.seed,
         system=args.system,

@@ -70,13 +70,28 @@ def test_choices_of_two_annotators(tmp_path, form):
 
 @pytest.mark.parametrize("form", ["json", "json_min"])
 def test_ranges_of_a_timeline_are_parts_of_clips(tmp_path, form):
-    flags = ("--question", "What happens?", "--column", "answer=events")
+    flags = ("--question", "What happens?", "--column", "answer=events", "--label-fps", "8")
     _, samples = build(tmp_path, f"timeline_{form}", *flags)
     assert sorted(sample.turns[-1].text for sample in samples) == ["fall", "fall", "run"]
     cuts = json.loads((tmp_path / "out" / "train" / "cuts.json").read_text())
     spans = sorted((cut["start"], cut["end"]) for cut in cuts.values())
     # frames 1 to 8, 9 to 16 and 3 to 6 of 8 a second, counted from 1, the last one included
     assert spans == [(0.0, 1.0), (0.25, 0.75), (1.0, 2.0)]
+
+
+def test_a_timeline_has_the_frames_of_the_interface(tmp_path):
+    """Of whatever rate the clip is: the program shows what stands at (frame - 1) / frameRate s. The
+    export does not hold that rate."""
+    flags = ("--question", "What happens?", "--column", "answer=events")
+    found, _ = build(tmp_path, "timeline_json", *flags, expect=2)
+    assert found["BUILD-SPAN"]["severity"] == "error"
+    assert "--label-fps" in found["BUILD-SPAN"]["message"]
+    build(tmp_path, "timeline_json", *flags, "--label-fps", "16")
+    cuts = json.loads((tmp_path / "out" / "train" / "cuts.json").read_text())
+    spans = sorted((cut["start"], cut["end"]) for cut in cuts.values())
+    assert spans == [(0.0, 0.5), (0.125, 0.375), (0.5, 1.0)]
+    found, _ = build(tmp_path, "choices_json", "--question", "Is it?", "--label-fps", "8", expect=2)
+    assert found["USAGE"]["where"] == "--label-fps"
 
 
 def test_results_that_no_row_holds_are_refused(tmp_path):
@@ -295,7 +310,7 @@ def test_annotations_without_a_part_are_told(tmp_path):
     """A clip in which nothing happens is no event; in a table of events it stands without one."""
     task = json.loads((FIXTURES / "label_studio_timeline_json.json").read_text())[0]
     bare = task | {"id": 99, "annotations": [task["annotations"][0] | {"id": 99, "result": []}]}
-    flags = ("--question", "What happens?", "--column", "answer=events")
+    flags = ("--question", "What happens?", "--column", "answer=events", "--label-fps", "8")
     found, samples = build(tmp_path, [task, bare], *flags)
     assert found["BUILD-ROWS-BLANK"]["data"]["rows"] == [99] and len(samples) == 2
 

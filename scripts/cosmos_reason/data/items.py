@@ -22,6 +22,7 @@ FLAGS = {
     "columns": "--column",
     "asks": "--ask",
     "absent": "--also-ask-absent",
+    "label_fps": "--label-fps",
     "subset": "--hf-subset",
     "split": "--hf-split",
 }
@@ -114,6 +115,7 @@ class Reading:
     asks: tuple[tuple[str, str], ...] = ()
     # moments without an event, for each moment with it (absent_events); the seed to choose them
     absent: float = 0.0
+    label_fps: float = 0.0  # frames that a second of a label tool's timeline has
     window: float = 0.0  # seconds of every part, around its middle; 0: as long as its row says
     seed: int = 0
     adjudicate: str = ""  # which answer counts where annotators disagree (annotators.WAYS)

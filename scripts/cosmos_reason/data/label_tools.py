@@ -1,7 +1,8 @@
 """Exports of label tools as rows, whose columns have their roles in `published_sets`.
 
 Parts of clips are frames counted from 0, `end_frame` being the first that no longer belongs to
-them. Boxes are written as Qwen3-VL answers: [x1, y1, x2, y2] in thousandths of the picture.
+them; in seconds where the tool counts others than the clip has. Boxes are written as Qwen3-VL
+answers: [x1, y1, x2, y2] in thousandths of the picture.
 
 Label Studio  JSON (tasks with annotations), JSON-MIN, CSV    https://labelstud.io/guide/export
 CVAT          XML 1.1 of videos (tracks) and of images    https://docs.cvat.ai/docs/manual/advanced/xml_format
@@ -17,7 +18,7 @@ import json
 import os
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
@@ -27,23 +28,28 @@ from cosmos_reason.base import findings as f
 
 OF_MIN = {"annotator", "annotation_id", "lead_time"}  # columns of every row of JSON-MIN
 TEXTS = {"choices", "text", "taxonomy", "rating", "number", "datetime"}  # about the whole
-TIMELINE = "timelinelabels"  # labels of ranges of frames, counted from 1, the last one included
+# Labels of ranges of frames, counted from 1, the last one included. They are frames of the
+# interface: of the n-th it shows what the clip has at (n - 1) / frameRate seconds.
+TIMELINE = "timelinelabels"
 UPLOADS, LOCAL_FILES = "/data/upload/", "/data/local-files/"
 VIA_PICTURE, VIA_CHECKBOX = 2, 2  # the type of a file, the type of an attribute
 BOX = ("xtl", "ytl", "xbr", "ybr")  # the sides of a box of CVAT
 FEW_ANSWERS = 12  # so many are offered as choices when gaps are labelled again
 
 
-def rows(records: list, header: dict, where: Path, problems: list[f.Finding]) -> list | None:
-    """Return the rows of an export, `header` being what stands around its records; None for records
-    of anything else. Tasks that nobody annotated join the `problems`. Raises Failure for results
-    that say nothing that a row can hold."""
+def rows(
+    records: list, header: dict, label_fps: float, where: Path, problems: list[f.Finding]
+) -> list | None:
+    """Return the rows of an export, `header` being what stands around its records, `label_fps` the
+    frames that a second of its timelines has (0: not declared); None for records of anything else.
+    Tasks that nobody annotated join the `problems`. Raises Failure for results that say nothing
+    that a row can hold."""
     objects = [one for one in records if isinstance(one, dict)]
     if not objects or len(objects) < len(records):
         return None
     first = objects[0]
     if all(map(_is_task, objects)) or all(one.keys() >= OF_MIN for one in objects):
-        return _label_studio_rows(objects, where, problems)
+        return _label_studio_rows(objects, label_fps, where, problems)
     if len(objects) == 1 and {"file", "view", "metadata", "attribute"} <= first.keys():
         return _via3_rows(first, where, problems)
     files = first.get("_via_img_metadata", first)
@@ -75,9 +81,16 @@ def of_table(rows: list[dict]) -> list[dict]:
     return made
 
 
-def in_parts(row: dict, parts: dict[str, list[tuple]], said: list[str], where: str) -> list[dict]:
-    """Return the row, or one of each (label, start, end) of its one control of `parts`. Raises
-    Failure where other controls `said` something: to which part it belongs, nobody knows."""
+def in_parts(
+    row: dict,
+    parts: dict[str, list[tuple]],
+    said: list[str],
+    where: str,
+    edges: Sequence[str] = ("start_frame", "end_frame"),
+) -> list[dict]:
+    """Return the row, or one of each (label, start, end) of its one control of `parts`, the times
+    in the columns `edges`. Raises Failure where other controls `said` something: to which part it
+    belongs, nobody knows."""
     if not parts:
         return [row]
     if len(parts) > 1 or said:
@@ -87,9 +100,8 @@ def in_parts(row: dict, parts: dict[str, list[tuple]], said: list[str], where: s
         )
         raise f.bad_input("BUILD-TABLE", where, message)
     ((name, spans),) = parts.items()
-    return [
-        {**row, name: label, "start_frame": start, "end_frame": end} for label, start, end in spans
-    ]
+    begin, stop = edges
+    return [{**row, name: label, begin: start, stop: end} for label, start, end in spans]
 
 
 def _boxes(boxes: list[tuple[str, list[float]]], width: float, height: float) -> dict[str, str]:
@@ -302,31 +314,47 @@ def _fiftyone_rows(sample: dict, where: Path, number: int) -> list[dict]:
 # -- Label Studio --------------------------------------------------------------------------------
 
 
-def _label_studio_rows(records: list[dict], where: Path, problems: list[f.Finding]) -> list[dict]:
+def _label_studio_rows(
+    records: list[dict], label_fps: float, where: Path, problems: list[f.Finding]
+) -> list[dict]:
     are_tasks = _is_task(records[0])
-    made = []
+    made: list[dict] = []
     unanswered = []
+    edges: list[str] = []  # the columns of parts, once there is one
     for number, record in enumerate(records):
         given = record["annotations"] if are_tasks else [record]
         given = [one for one in given if not one.get("was_cancelled")]  # the annotator skipped it
         if not given or (not are_tasks and record["annotation_id"] is None):
             unanswered.append(number)
-        elif not are_tasks:
-            made += _with_times(record, {}, f"{where}#{number}")
-        for annotation in given if are_tasks else ():  # of JSON-MIN a record is one annotation
-            by = annotation.get("completed_by")
-            row = {
-                **record["data"],
-                "id": record.get("id"),
-                "annotator": by.get("email", by.get("id")) if isinstance(by, dict) else by,
-                "annotation_id": annotation.get("id"),
-                "lead_time": annotation.get("lead_time"),
-            }
-            made += _with_times(row, _results(annotation, f"{where}#{number}"), f"{where}#{number}")
+            continue
+        for annotation in given:  # of JSON-MIN a record is one annotation
+            row, results, at = record, {}, f"{where}#{number}"
+            if are_tasks:
+                by = annotation.get("completed_by")
+                row = {
+                    **record["data"],
+                    "id": record.get("id"),
+                    "annotator": by.get("email", by.get("id")) if isinstance(by, dict) else by,
+                    "annotation_id": annotation.get("id"),
+                    "lead_time": annotation.get("lead_time"),
+                }
+                results = _results(annotation, at)
+            others, parts, said = _timelines(row, results, label_fps)
+            if parts:
+                edges = ["start", "end"] if label_fps else ["start_frame", "end_frame"]
+            made += in_parts(others, parts, said, at, edges)
+    if edges and not label_fps:
+        message = (
+            "got a timeline, whose frames are those of the labelling interface, not of the clips; "
+            "the export does not say how many a second has: declare --label-fps, the frameRate of "
+            "the project's Video tag (24 where it has none)"
+        )
+        problems.append(f.error("BUILD-SPAN", where, message))
     # Where parts of clips are labelled, a clip without any has only what all rows have.
     named = set().union(*made)
     common = set.intersection(*map(set, made)) if made else named
-    bare = [row for row in made if row.keys() == common] if "start_frame" in named - common else []
+    are_some = any(edge in named - common for edge in edges)
+    bare = [row for row in made if row.keys() == common] if are_some else []
     if unanswered:
         _pass_over("tasks that nobody annotated", unanswered, f"{where}#{unanswered[0]}", problems)
     if bare:
@@ -376,28 +404,28 @@ def _results(annotation: dict, where: str) -> dict[str, object]:
     }
 
 
-def _with_times(row: dict, results: dict, where: str) -> list[dict]:
-    """Return a row, or one of each range of frames, with names of files as they are outside of the
-    program."""
+def _timelines(row: dict, results: dict, label_fps: float) -> tuple[dict, dict, list[str]]:
+    """Return a row with names of files as they are outside of the program, the parts that its
+    timelines label (in seconds where it is known how many frames one has, else in frames), and the
+    other controls."""
     whole = {name: _file(value) for name, value in {**row, **results}.items()}
-    timelines = {}
+    parts: dict[str, list[tuple]] = {}
     needed = {"ranges", TIMELINE}
     for name, value in whole.items():
         spans = value if isinstance(value, list) else []
         if spans and all(isinstance(one, dict) and needed <= one.keys() for one in spans):
-            timelines[name] = spans
-    if not timelines:
-        return [{name: _text(value) for name, value in whole.items()}]
-    others = {name: value for name, value in whole.items() if name not in timelines}
-    parts = {}
-    for name, values in timelines.items():
-        parts[name] = [
-            (label, span["start"] - 1, span["end"])
-            for value in values
-            for span in value["ranges"]
-            for label in value[TIMELINE]
-        ]
-    return in_parts(others, parts, sorted(results.keys() - timelines.keys()), where)
+            frames = [
+                (label, span["start"] - 1, span["end"])
+                for one in spans
+                for span in one["ranges"]
+                for label in one[TIMELINE]
+            ]
+            rate = label_fps or 1
+            parts[name] = [(label, first / rate, end / rate) for label, first, end in frames]
+    if not parts:
+        return {name: _text(value) for name, value in whole.items()}, {}, []
+    others = {name: value for name, value in whole.items() if name not in parts}
+    return others, parts, sorted(results.keys() - parts.keys())
 
 
 def _text(value: object) -> object:

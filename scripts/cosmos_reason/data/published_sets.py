@@ -44,6 +44,8 @@ SETS = {
         "updated_at?": "ignore",
         "start_frame?": "start_frame",
         "end_frame?": "end_frame",
+        "start?": "start",
+        "end?": "end",
     },
     "CVAT": {"track": "ignore", "start_frame": "start_frame", "end_frame": "end_frame"},
     "VIA": {"via_id": "id", "start?": "start", "end?": "end"},

@@ -70,7 +70,7 @@ OF_COLUMN = ("role", "unit", "separator", "numbered_from")
 MOST_PROBLEMS = 20  # that are told of one file
 # Flags that say which records are made of a source, by the names of argparse.
 FLAGS = ("kind", "fields", "system", "hf_subset", "hf_split", "raw", "subset", "skip_missing")
-FLAGS += ("also_ask_absent", "window", "adjudicate", "transcode")
+FLAGS += ("also_ask_absent", "window", "label_fps", "adjudicate", "transcode")
 LONGEST = 240  # characters of a problem
 
 # column -> what stands in it, row by row; None where a row does not have it

@@ -49,7 +49,8 @@ from cosmos_reason.media.files import names_medium
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")  # folders of DAFT's metropolis format, which its own tool converts
 ANNOTATIONS = "annotations"
-USED_BY_ROWS = ("columns", "question", "asks", "absent", "window", "adjudicate", "values", "fields")
+USED_BY_ROWS = ("columns", "question", "asks", "absent", "window", "label_fps", "adjudicate")
+USED_BY_ROWS += ("values", "fields")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
 ASKED_OF_ITS_AUTHOR = ("BUILD-COLUMN", "BUILD-QUESTION")
@@ -200,7 +201,8 @@ def read(source: Source, reading: Reading) -> Records:
     tally = Tally()
     columns, unused = [], []
     if source.kind == "labels":
-        useless = ("columns", "asks", "absent", "window", "adjudicate", "values", "raw", "convert")
+        useless = ("columns", "asks", "absent", "window", "label_fps", "adjudicate", "values")
+        useless += ("raw", "convert")
         f.attempt(problems, refuse_unused, reading, useless, "label files")
         items = list(label_files.items(source.files.root, reading, problems))
     else:
@@ -299,9 +301,11 @@ def _rows(
             tally.take(opened)
         if is_flat and convert is None and here and here[0].keys() >= label_tools.OF_MIN:
             of_min = label_tools.of_table(here)
-            here = label_tools.rows(of_min, {}, opened.path, problems) or here
+            here = label_tools.rows(of_min, {}, reading.label_fps, opened.path, problems) or here
         if is_nested:
-            exported = label_tools.rows(here, opened.header, opened.path, problems)
+            exported = label_tools.rows(
+                here, opened.header, reading.label_fps, opened.path, problems
+            )
             if exported is None:
                 asked = {declared[role] for role in ("question", "answer") if role in declared}
                 exported = nested_rows.rows(here, asked, opened.path)
@@ -345,6 +349,10 @@ def _rows(
     if not all(isinstance(row.values, dict) for row in rows):
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
+    needed = label_tools.OF_MIN | {"start"}
+    if reading.label_fps and not any(row.values.keys() >= needed for row in rows):
+        message = "got it for rows without a timeline of Label Studio"
+        problems.append(f.error("USAGE", "--label-fps", message, "drop --label-fps"))
     rows = splits.of_column(rows, declared.get("split", ""), reading.values, problems)
     return items, rows, reading
 
