@@ -264,7 +264,7 @@ def options_of(args: argparse.Namespace) -> PreflightOptions:
 
 
 def refuse_unknown(args: argparse.Namespace, options: PreflightOptions) -> None:
-    """Raises Failure (exit 2) about platforms and labels that are none, and what would be left out
+    """Raise Failure (exit 2) about platforms and labels that are none, and what would be left out
     of account."""
     from cosmos_reason import preflight
 
@@ -287,7 +287,7 @@ def unknown_platform(name: str) -> Finding:
 
 
 def wrong_labels(options: PreflightOptions) -> list[Finding]:
-    """Labels that two paths have, and labels that no path has."""
+    """Return an error for each label that two paths have, or that no path has."""
     found = []
     labels = [label for label, _ in options.path]
     for label in sorted(set(labels)):
@@ -310,7 +310,7 @@ def wrong_labels(options: PreflightOptions) -> list[Finding]:
 
 
 def without_effect(args: argparse.Namespace) -> list[Finding]:
-    """Flags of NVIDIA's preflight that have nothing to do here."""
+    """Return what is said of flags of NVIDIA's preflight that have nothing to do here."""
     found = []
     if args.install_missing_tools:
         message = "nothing to install: S3 is reached with boto3"
@@ -422,7 +422,7 @@ def prediction_lines(prediction: dict, on_cpu: bool) -> list[str]:
 
 
 def length_of(prediction: dict) -> list[str]:
-    """Steps and hours of a training, as far as they are known."""
+    """Return the steps and hours of a training, as far as they are known."""
     words = [f"{prediction['steps']} steps"] if prediction.get("steps") else []
     return [*words, f"{prediction['hours']} hours"] if prediction.get("hours") else words
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from preflight_command import EIGHT, OLD, SPARK
 
 from cosmos_reason import preflight
 from cosmos_reason.base import findings as f
@@ -15,16 +16,6 @@ from cosmos_reason.remote.machine import Answer, Host
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document
 from cosmos_reason.spec.keys import BASE_PRECISION
-
-EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
-
-
-SPARK = "0, NVIDIA GB10, [N/A], 580.95.05, 12.1\n"
-
-
-OLD = (
-    "0, Tesla V100-SXM2-32GB, 32768 MiB, 470.57.02\n1, Tesla V100-SXM2-32GB, 32768 MiB, 470.57.02\n"
-)
 
 
 def test_docker_info_without_an_engine_is_no_answer():

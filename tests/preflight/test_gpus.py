@@ -3,19 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_command import EIGHT, OLD, SPARK
 
 from cosmos_reason.jobs.platforms import gpus
 from cosmos_reason.jobs.platforms.slurm import partitions
-
-EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
-
-
-SPARK = "0, NVIDIA GB10, [N/A], 580.95.05, 12.1\n"
-
-
-OLD = (
-    "0, Tesla V100-SXM2-32GB, 32768 MiB, 470.57.02\n1, Tesla V100-SXM2-32GB, 32768 MiB, 470.57.02\n"
-)
 
 
 def test_nvidia_smi_lists_are_read():

@@ -12,7 +12,7 @@ from secrets import token_hex
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_command import CANARY, SCRIPT, preflight_json
+from preflight_command import CANARY, EIGHT, SCRIPT, preflight_json
 from support import ROOT, run_script
 
 from cosmos_reason import preflight
@@ -28,7 +28,6 @@ from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec
 
 pytest_plugins = ("preflight_site",)
-EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
 
 
 # ---- the command -------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def look_at_first_clips(found: survey.Survey) -> clip_checks.Reports:
 
 
 def supposed_clips(found: survey.Survey) -> list[Finding]:
-    """Return that some clips were not looked at, if so."""
+    """Return an info where not all clips were looked at."""
     looked_at = sum(bool(report.content or report.check) for report in found.reports.values())
     if looked_at == len(found.clips):
         return []

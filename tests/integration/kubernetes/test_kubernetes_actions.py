@@ -12,7 +12,7 @@ import launch_site
 import oracles
 import pytest
 import study_world
-from study_world import flags, succeed
+from study_world import succeed
 from support import ROOT, called
 
 from cosmos_reason.base import files
@@ -26,8 +26,6 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl"),
 ]
 HANG = 300  # seconds after which a test gives up
-VISION = ["vision.nframes=2", "vision.resized_height=32", "vision.resized_width=32"]
-COMMON = ["--engine", "transformers", "--model", "model"]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +35,7 @@ def world(tmp_path_factory):
     document.set_value(train, "policy.parallelism.dp_replicate_size", 2)
     document.set_value(train, "train.train_batch_per_replica", 2)
     document.dump(train, root / "two.toml")
-    asked = [*VISION, "max_tokens=2", "media=data/eval/videos", "prompt=Which way?"]
-    succeed("build_spec.py", "inference", *COMMON, *flags(asked), "-o", "inference.toml", cwd=root)
-    asked = [*VISION, "scheme=FP8_DYNAMIC", "quantize.skip_test_generation=true"]
-    roots = ["--train-root", "data/train"]
-    words = ["quantize", *COMMON, *roots, *flags(asked), "-o", "quantize.toml"]
-    succeed("build_spec.py", *words, cwd=root)
+    study_world.write_other_specs(root)
     return root
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import oracles
 import pytest
 import study_world
-from study_world import flags, succeed
+from study_world import succeed
 from support import ROOT, run_script
 
 from cosmos_reason.base import files
@@ -25,8 +25,6 @@ from cosmos_reason.tuning import study
 
 pytestmark = pytest.mark.integration
 HANG = 300  # seconds after which a test gives up
-VISION = ["vision.nframes=2", "vision.resized_height=32", "vision.resized_width=32"]
-COMMON = ["--engine", "transformers", "--model", "model"]
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +49,7 @@ def world(tmp_path_factory, patches):
     train["train"]["ckpt"] |= {"save_freq": 20_000}
     train["validation"] |= {"freq": 20_000}
     document.dump(train, root / "endless.toml")
-    asked = [*VISION, "max_tokens=2", "media=data/eval/videos", "prompt=Which way?"]
-    succeed("build_spec.py", "inference", *COMMON, *flags(asked), "-o", "inference.toml", cwd=root)
-    asked = [*VISION, "scheme=FP8_DYNAMIC", "quantize.skip_test_generation=true"]
-    roots = ["--train-root", "data/train"]
-    words = ["quantize", *COMMON, *roots, *flags(asked), "-o", "quantize.toml"]
-    succeed("build_spec.py", *words, cwd=root)
+    study_world.write_other_specs(root)
     return root
 
 

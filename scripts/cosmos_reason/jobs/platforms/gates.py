@@ -154,8 +154,8 @@ def _smaller(
 def check_total(
     gpus: list[Gpu], nodes: int, least: float, where: str, set_aside: str = ""
 ) -> Iterator[Finding]:
-    """Yield the memory of all GPUs of all nodes together, in decimal GB; nothing where it is
-    unknown. `set_aside` is the reason why being below `least` does not matter."""
+    """Compare the memory of all GPUs of all nodes together with `least`, in decimal GB; say nothing
+    where it is unknown. `set_aside` is the reason why being below `least` does not matter."""
     if not gpus or any(gpu.gib is None for gpu in gpus):
         return
     total = sum(gpu.gib for gpu in gpus) * nodes * GB_PER_GIB
@@ -226,8 +226,8 @@ def _number(architecture: str) -> int:
 
 
 def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:
-    """Yield the versions that TAO's images need on their host. `toolkit` is the version of the
-    NVIDIA container toolkit; '' is unknown."""
+    """Compare NVIDIA's software on a host with what TAO's images need. `toolkit` is the version of
+    the NVIDIA container toolkit; '' is unknown."""
     least = bundle.skill_info()["host_minimums"]
     yield from check_version("driver", driver.version, least["driver"], "nvidia-smi")
     yield from check_version("CUDA", driver.cuda, least["cuda"], "nvidia-smi")
@@ -236,7 +236,7 @@ def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:
 
 
 def check_version(name: str, version: str, least: str | int, command: str) -> Iterator[Finding]:
-    """Yield a version of NVIDIA's software on a host against the least one; '' is unknown."""
+    """Compare a version of NVIDIA's software on a host with the least one; '' is unknown."""
     where = f"NVIDIA {name}"
     if not version:
         message = f"got no version, expected {least} or newer"

@@ -113,7 +113,7 @@ def holder(path: Path, asked: dict) -> str | None:
 
 
 def claims(asked: dict, written: list[Path]) -> dict[str, bool]:
-    """Claim -> whether one of the paths that are written lies in it."""
+    """Return for each claim whether one of the paths that are written lies in it."""
     folders = {holder(path, asked) for path in written}
     found: dict[str, bool] = {}
     for claim, folder in volumes(asked):

@@ -46,7 +46,7 @@ class Seen:
 
 
 def read(job: dict, pods: list[dict]) -> Seen:
-    """Return `job` and `pods` as the API server has them."""
+    """Return what a Job and its pods, as the API server has them, say of the work."""
     pods = sorted(pods, key=_index)
     states = [_state(pod, manifests.WORK) for pod in pods]
     starts = []  # None of a program that could not be started

@@ -81,7 +81,7 @@ def _named_object(target: Cluster, path: str, flag: str) -> Iterator[Finding]:
 
 
 def _nodes(target: Cluster, preflight: Preflight) -> Iterator[Finding]:
-    """Yield the allocatable GPUs of the nodes that pods may run on against what the launch asks of
+    """Compare the allocatable GPUs of the nodes that pods may run on with what the launch asks of
     each."""
     gpus = 0 if preflight.on_cpu else preflight.gpus_per_node
     wanted = needs.wish(preflight.options.kubernetes, preflight.nodes, gpus)

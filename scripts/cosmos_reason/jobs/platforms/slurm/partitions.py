@@ -148,9 +148,9 @@ def default_minutes(rows: list[Nodes], name: str) -> int:
 
 
 def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Finding]:
-    """Yield whether the partition `name` is up, long enough, and has nodes with the GPUs that are
-    wanted; `others` is the fix where its nodes have fewer. Of one that is not there, and of several
-    with commas, SLURM itself says what is wrong when it is asked for a node."""
+    """Yield what the partition `name` is not: up, long enough, with nodes that have the GPUs that
+    are wanted; `others` is the fix where its nodes have fewer. Of one that is not there, and of
+    several with commas, SLURM itself says what is wrong when it is asked for a node."""
     mine = [row for row in rows if row.partition == name]
     if not mine:
         return
