@@ -370,9 +370,7 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
     elif options.jobs_dir:
         where = ["--jobs-dir", options.jobs_dir]
     # What the site's file, or this shell's variables, say by themselves.
-    by_itself = (
-        launch.site.options() if launch.site else launch_options.of_environment(launch.platform)
-    )
+    by_itself = launch_options.unflagged(launch.platform, launch.site, launch.carried)
     said = {name: value for name, value in said.items() if value != by_itself.get(name)}
     command = ["launch_job.py", verb, launch.action, "--spec", options.spec]
     command += ["--site", options.site] if options.site else ["--platform", launch.platform]

@@ -38,9 +38,9 @@ from cosmos_reason.jobs.options import (
     Launch,
     flag_of,
     is_taken,
-    of_environment,
     of_record,
     taken,
+    unflagged,
 )
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import model_names
@@ -93,19 +93,13 @@ def read(
         document.set_value(spec, "train.resume", resume)
     # A train output stands for all its models: the evidence has to know how many results to expect.
     options["checkpoints"] = inputs.models_below(options.get("checkpoints"))
-    if site:  # which fills in what the flags leave out
-        for name, value in site.options().items():
-            is_taken_there = name in ("slurm_host", "context") or is_taken(name, platform)
-            if is_taken_there and options.get(name) is None:
-                options[name] = value
-        if not options.get("carried"):
-            place = {"environment": site.get("environment"), "skill": site.get("skill_dir")}
-            place["offline"] = site.is_offline
-            options["place"] = {name: value for name, value in place.items() if value}
-    if not options.get("carried"):  # else it runs where this shell's variables are not
-        for name, value in of_environment(platform).items():
-            if options.get(name) is None:
-                options[name] = value
+    for name, value in unflagged(platform, site, options.get("carried", False)).items():
+        if options.get(name) is None:
+            options[name] = value
+    if site and not options.get("carried"):
+        place = {"environment": site.get("environment"), "skill": site.get("skill_dir")}
+        place["offline"] = site.is_offline
+        options["place"] = {name: value for name, value in place.items() if value}
     launch = Launch(
         action=action,
         engine=engine,

@@ -365,13 +365,17 @@ def taken(said: dict[str, Any], platform: str) -> dict[str, Any]:
     return {name: value for name, value in said.items() if is_taken(name, platform)}
 
 
-def of_environment(platform: str) -> dict[str, str]:
-    """Return what the environment says of options that the platform takes. It becomes a part of the
-    launch, and so of the record: a retry from another shell asks for the same."""
-    said = {}
-    for name, known in FLAGGED.items():
+def unflagged(platform: str, site: Site | None, carried: bool) -> dict[str, Any]:
+    """Return what options are where no flag says it: as a site has them, else as this shell's
+    variables do, which a launch that is `carried` elsewhere does not have there. They become a part
+    of the launch, and so of the record: a retry from another shell asks for the same."""
+    said: dict[str, Any] = {}
+    for name, known in () if carried else FLAGGED.items():
         values = filter(None, map(os.environ.get, known["variables"]))
         if is_taken(name, platform) and (value := next(values, None)):
+            said[name] = value
+    for name, value in site.options().items() if site else ():
+        if name not in FLAGGED or is_taken(name, platform):
             said[name] = value
     return said
 

@@ -12,7 +12,7 @@ from cosmos_reason.base import site
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
 from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs import nodes, record, reward_files
-from cosmos_reason.jobs.options import FLAGGED, Launch, Options, of_environment, taken
+from cosmos_reason.jobs.options import Launch, Options, taken, unflagged
 from cosmos_reason.jobs.platforms.gpus import Driver
 from cosmos_reason.remote import model_names
 from cosmos_reason.remote.machine import Host
@@ -150,23 +150,18 @@ def of_options(options: PreflightOptions, platform: str, engine: str | None = No
     Failure for a spec that cannot be launched by anybody, as `launch.read` does."""
     engine = engine or origins.engine_of(options.spec, platform)
     place = site.read(Path(options.site)) if options.site else None
+    said = unflagged(platform, place, carried=place is not None)
+    said = {name: value for name, value in said.items() if getattr(options, name) is None}
     if place:
         # What it says where no flag does; nobody is asked.
         arch = place.gpu_architecture()
-        said = {
+        said |= {
             "target_gpu_count": options.target_gpu_count or place.get("gpus.count"),
             "target_gpu_memory_gb": options.target_gpu_memory_gb or place.gpu_gib(),
             "gpu_arch": options.gpu_arch or ([arch] if arch else []),
             "skip_platform_access": True,
         }
-        for name, value in place.options().items():
-            if name in FLAGGED and getattr(options, name) is None:
-                said[name] = value
-        options = replace(options, **said)
-    else:
-        said = of_environment(platform)
-        absent = {name: value for name, value in said.items() if getattr(options, name) is None}
-        options = replace(options, **absent)
+    options = replace(options, **said)
     preflight = Preflight(
         platform=platform,
         options=options,
