@@ -1,6 +1,6 @@
 """Model folders: safetensors, Omni conversion, adapters, what a run leaves, publishing.
 
-Enter at `run_outputs.find` (what a train job left, verified), `selection.select` (which of it is
+Enter at `run_outputs.find` (what a train job left, verified), `selection.Training` (which of it is
 meant), `omni.open_source` with `conversion.convert`, `adapters.read` with `adapters.merge`, and
 `publishing.collect`.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cosmos_reason.base import files
@@ -81,43 +82,41 @@ def score_so_far(output_dir: Path, metric: str) -> float:
     return score if is_linked else worst(metric)
 
 
-def folder_of(output_dir: Path) -> Path:
-    return run_outputs.home_of(output_dir) / FOLDER
+@dataclass(frozen=True)
+class Best:
+    """What an output folder calls its best, as the link and best_score.json name it: `targets` may
+    lead nowhere, `score` is None where the file has no number, `metric` what decided."""
+
+    folder: Path
+    metric: str
+    score: float | None
+    targets: tuple[Path, ...]
+
+    @property
+    def named(self) -> str:
+        return " and ".join(map(str, self.targets)) or "nothing"
+
+    def among(self, checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
+        """Return the model that is meant; None unless link and file name one run and step of
+        these."""
+        meant = {(target.parent.parent.name, target.name) for target in self.targets}
+        for checkpoint in checkpoints:
+            run = checkpoint.path.parents[1].resolve()
+            if meant == {(run.name, checkpoint.step)}:
+                return checkpoint
+        return None
 
 
-def metric_of(output_dir: Path) -> str:
-    """Return what `best` was chosen by."""
-    return _record(folder_of(output_dir)).get("metric", VAL_LOSS)
-
-
-def score_of(output_dir: Path) -> float | None:
-    """Return the score that `best` was chosen for, where best_score.json has a number."""
-    score = _record(folder_of(output_dir)).get("best_score")
-    return score if checkpoint_metrics.is_finite(score) else None
-
-
-def targets(output_dir: Path) -> list[Path]:
-    """Return what the best link and best_score.json name."""
-    best = folder_of(output_dir)
-    found = []
-    link = best / "safetensors"
-    if link.is_symlink():
-        found.append(Path(os.readlink(link)))
-    named = _record(best).get("best_ckpt_abs_dir")
-    if named:
-        found.append(Path(str(named)))
-    return found
-
-
-def name_of(output_dir: Path, checkpoints: Iterable[Checkpoint]) -> str:
-    """Return the name of the model that `best` means, empty unless its link and best_score.json
-    name one run and step of these."""
-    meant = {(target.parent.parent.name, target.name) for target in targets(output_dir)}
-    for checkpoint in checkpoints:
-        run = checkpoint.path.parents[1].resolve()
-        if meant == {(run.name, checkpoint.step)}:
-            return checkpoint.name
-    return ""
+def read(output_dir: Path) -> Best:
+    folder = run_outputs.home_of(output_dir) / FOLDER
+    record = _record(folder)
+    score = record.get("best_score")
+    link = folder / "safetensors"
+    targets = [Path(os.readlink(link))] if link.is_symlink() else []
+    if named := record.get("best_ckpt_abs_dir"):
+        targets.append(Path(str(named)))
+    known = score if checkpoint_metrics.is_finite(score) else None
+    return Best(folder, record.get("metric", VAL_LOSS), known, tuple(targets))
 
 
 def _record(best: Path) -> dict:

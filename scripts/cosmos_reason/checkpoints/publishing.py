@@ -106,7 +106,7 @@ def _verified(folder: Path) -> list[Finding]:
     if findings.has_errors(found):
         raise Failure(found, findings.EXIT_CHECKS_FAILED)
     if kind == run_outputs.ADAPTER:
-        base = _adapter_base(folder)
+        base = _base(folder, {})
         if not _is_on_hub(base):
             message = f"its base {base} is a path of this machine: nobody else can load the adapter"
             fix = shlex.join(["scripts/select_checkpoint.py", str(folder), "--merge", "DIR"])
@@ -115,24 +115,15 @@ def _verified(folder: Path) -> list[Finding]:
 
 
 def _base(folder: Path, beside: Mapping[str, Path]) -> str:
-    """Return the model that was fine-tuned: of an adapter what it says, of a model what its spec
-    says, else ''."""
+    """Return the model that was fine-tuned, by its name on the Hub also where it is a folder of the
+    Hub's cache: of an adapter what it says, of a model what its spec says, else ''."""
+    base = ""
     if run_outputs.kind(folder) == run_outputs.ADAPTER:
-        return _adapter_base(folder)
-    if "spec.toml" not in beside:
-        return ""
-    spec = document.load(beside["spec.toml"])
-    return _name_of_base(str(document.get(spec, "policy.model_name_or_path", "")))
-
-
-def _adapter_base(folder: Path) -> str:
-    config = safetensors_files.read_object(folder / adapters.CONFIG)
-    return _name_of_base(config["base_model_name_or_path"])
-
-
-def _name_of_base(base: str) -> str:
-    """Return the name of the base on the Hub, also where it is a folder of the Hub's cache; else as
-    it is."""
+        config = safetensors_files.read_object(folder / adapters.CONFIG)
+        base = config["base_model_name_or_path"]
+    elif "spec.toml" in beside:
+        spec = document.load(beside["spec.toml"])
+        base = str(document.get(spec, "policy.model_name_or_path", ""))
     return hub.repo_of(base) or base.removeprefix(model_names.HUB)
 
 
@@ -172,23 +163,21 @@ def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) ->
     """Return {name: file} of what is published in another form than it has here: the model card,
     and of an adapter the config with the Hub's name of its base instead of the cache's. The card is
     the last."""
-    files.write_text(scratch / CARD, _card(name, folder, beside))
+    base = _base(folder, beside)
+    files.write_text(scratch / CARD, _card(name, folder, beside, base))
     written = {CARD: scratch / CARD}
-    if run_outputs.kind(folder) == run_outputs.ADAPTER:
-        base = _adapter_base(folder)
-        if _is_on_hub(base):
-            config = safetensors_files.read_object(folder / adapters.CONFIG)
-            files.write_json(scratch / adapters.CONFIG, config | {"base_model_name_or_path": base})
-            written = {adapters.CONFIG: scratch / adapters.CONFIG, **written}
+    if run_outputs.kind(folder) == run_outputs.ADAPTER and _is_on_hub(base):
+        config = safetensors_files.read_object(folder / adapters.CONFIG)
+        files.write_json(scratch / adapters.CONFIG, config | {"base_model_name_or_path": base})
+        written = {adapters.CONFIG: scratch / adapters.CONFIG, **written}
     return written
 
 
-def _card(name: str, folder: Path, beside: Mapping[str, Path]) -> str:
+def _card(name: str, folder: Path, beside: Mapping[str, Path], base: str) -> str:
     """Return the base, the metrics, the facts of the data, and the numbers of the spec."""
     import yaml
 
     is_adapter = run_outputs.kind(folder) == run_outputs.ADAPTER
-    base = _base(folder, beside)
     head = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "video-text-to-text",

@@ -181,30 +181,23 @@ def read_folder(
     """Return the tensors of a sharded or single-file model folder, and what is wrong with it (all
     of it). What an index need not list is passed over where it does not."""
     single = folder / SINGLE
-    if (folder / INDEX_NAME).exists():
-        return _read_sharded(folder, may_be_unlisted)
-    if not single.exists():
-        count = len(list(folder.glob("*.safetensors")))
-        message = (
-            f"it holds neither {INDEX_NAME} nor {SINGLE}, and no loader knows other names ({count} "
-            "safetensors files); export it again"
-        )
-        return {}, [error("CKPT-INDEX-MISSING", folder, message)]
-    try:
-        return read_header(single), []
-    except Failure as failure:
-        return {}, failure.findings
-
-
-def _read_sharded(
-    folder: Path, may_be_unlisted: Callable[[str], bool]
-) -> tuple[dict[str, Tensor], list[Finding]]:
+    if not (folder / INDEX_NAME).exists():
+        if not single.exists():
+            count = len(list(folder.glob("*.safetensors")))
+            message = (
+                f"it holds neither {INDEX_NAME} nor {SINGLE}, and no loader knows other names "
+                f"({count} safetensors files); export it again"
+            )
+            return {}, [error("CKPT-INDEX-MISSING", folder, message)]
+        try:
+            return read_header(single), []
+        except Failure as failure:
+            return {}, failure.findings
     try:
         index = read_index(folder / INDEX_NAME)
     except Failure as failure:
         return {}, failure.findings
     findings = []
-    single = folder / SINGLE
     if single.exists() and SINGLE not in index.values():
         message = f"it lies beside {INDEX_NAME}, and loaders take it instead of the listed files"
         fix = shlex.join(["mv", str(single), f"{single}.unused"])

@@ -1,5 +1,5 @@
 """Which checkpoint of a training is meant: by a metric, the validation loss, the best link or a
-name. Enter at `select`, or make a `Training` to list and propose as well."""
+name. Enter at `Training`, which lists, proposes and selects."""
 
 from __future__ import annotations
 
@@ -46,13 +46,6 @@ class MeasuredLoss:
     saved_as: str = ""
     left_out: int = 0
     other_run: str = ""
-
-
-def select(
-    output_dir: Path, by: str, job: Path | None = None, log: Path | None = None
-) -> tuple[Checkpoint, list[Finding]]:
-    """Return the model or adapter that `by` means, and what there is to say of the choice."""
-    return Training(output_dir, job, log).select(by)
 
 
 class Training:
@@ -102,6 +95,10 @@ class Training:
         return {checkpoint.name: measured.loss for checkpoint, measured in self.saved}
 
     @cached_property
+    def best(self) -> best_link.Best:
+        return best_link.read(self.output_dir)
+
+    @cached_property
     def unchanged(self) -> list[Finding]:
         """Return a warning for each run whose training changed no weight."""
         return unchanged.found(self.standing, self._attempts)
@@ -149,7 +146,7 @@ class Training:
         by_loss = [checkpoint for checkpoint, _ in self.saved if checkpoint in models]
         if by_loss and by_loss[0].complete:
             return VAL_LOSS
-        if best_link.name_of(self.output_dir, whole):
+        if self.best.among(whole):
             return "best"
         if len(whole) == 1:
             return whole[0].name
@@ -170,40 +167,34 @@ class Training:
     def best_note(self) -> list[Finding]:
         """Return what the `best` link points at, or that it is broken, and whether it was chosen
         among equals; nothing where there is none."""
-        best = best_link.folder_of(self.output_dir)
-        if not best.is_dir():
+        if not self.best.folder.is_dir():
             return []
         try:
             chosen = self._best(self.models)
         except Failure as failure:
             broken = failure.findings[0]
             fix = flags(self.proposal())
-            return [findings.warning(BEST_REFUSED[broken.id], best, broken.message, fix)]
+            id = BEST_REFUSED[broken.id]
+            return [findings.warning(id, self.best.folder, broken.message, fix)]
         means = replace(self._best_reason(chosen), fix=flags("best"))
         return [means, *self._unequal_validations(chosen)]
 
     def _best_reason(self, chosen: Checkpoint) -> Finding:
         """Return which model `best` means, by which score, and the validation losses beside it."""
         message = f"it means {chosen.name}"
-        score = best_link.score_of(self.output_dir)
-        if score is not None:
-            message += f", by {best_link.metric_of(self.output_dir)} {score:.6g}"
+        if self.best.score is not None:
+            message += f", by {self.best.metric} {self.best.score:.6g}"
         if self.val_losses:
             message += f"; validation losses: {_in_order(self.val_losses)}"
-        where = best_link.folder_of(self.output_dir)
-        return findings.info("CKPT-BEST", where, message, losses=self.val_losses)
+        return findings.info("CKPT-BEST", self.best.folder, message, losses=self.val_losses)
 
     def _dead_best(self) -> list[Finding]:
         """Return a warning that `best` leads to none of these models, where something else was
         chosen by."""
-        best = best_link.folder_of(self.output_dir)
-        if not best.is_dir() or best_link.name_of(self.output_dir, self.models):
+        if not self.best.folder.is_dir() or self.best.among(self.models):
             return []
-        named = " and ".join(str(target) for target in best_link.targets(self.output_dir))
-        message = (
-            f"it names {named or 'nothing'}, not one model of this folder; it was not followed"
-        )
-        return [findings.warning(BEST_REFUSED["CKPT-NOT-FOUND"], best, message)]
+        message = f"it names {self.best.named}, not one model of this folder; it was not followed"
+        return [findings.warning("CKPT-BEST-BROKEN", self.best.folder, message)]
 
     def _metrics(self) -> set[str]:
         names = set()
@@ -299,9 +290,8 @@ class Training:
                 )
             raise self._not_found(problem)
         if not self.saved:
-            metric = best_link.metric_of(self.output_dir)
-            if metric != VAL_LOSS:
-                problem = f"no validation loss is known, and best was chosen by {metric}."
+            if self.best.metric != VAL_LOSS:
+                problem = f"no validation loss is known, and best was chosen by {self.best.metric}."
                 raise self._not_found(problem)
             chosen = self._best(self.standing)
             basis = (
@@ -436,20 +426,15 @@ class Training:
     def _best(self, models: Sequence[Checkpoint]) -> Checkpoint:
         """Return the model that `best` means. Raises Failure for a broken link and for a damaged
         model."""
-        name = best_link.name_of(self.output_dir, models)
-        if not name:
-            named = [str(target) for target in best_link.targets(self.output_dir)]
-            problem = (
-                f"best names {' and '.join(named) or 'nothing'}, not one model of this folder."
-            )
+        best = self.best.among(models)
+        if not best:
+            problem = f"best names {self.best.named}, not one model of this folder."
             raise self._not_found(problem)
-        best = next(one for one in models if one.name == name)
         if best.complete:
             return best
-        folder = best_link.folder_of(self.output_dir)
+        message = f"it points to the damaged {best.name}"
         fix = flags(self.proposal())
-        message = f"it points to the damaged {name}"
-        finding = findings.error("CKPT-BEST-DAMAGED", folder, message, fix)
+        finding = findings.error("CKPT-BEST-DAMAGED", self.best.folder, message, fix)
         raise Failure([finding, *best.findings], findings.EXIT_CHECKS_FAILED)
 
 

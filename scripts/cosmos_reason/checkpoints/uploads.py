@@ -19,35 +19,32 @@ from cosmos_reason.remote import hub, model_names, s3
 FILE = "uploads.json"  # in the folder of a run: {address of the target: "" or why it failed}
 
 
-def targets(ckpt: dict, folder: Path, is_last: bool) -> list[str]:
-    """Return where the model `OUTPUT/RUN/safetensors/STEP` is to go: hf_model://ORG/NAME-RUN, and
-    s3://BUCKET/PREFIX/RUN/safetensors/STEP. Each run has a place of its own there, so that the
-    weights of two never mix."""
-    run = folder.absolute().parents[1].name
-    found = []
-    if ckpt["upload_hf"] and is_last:
-        found.append(f"{model_names.HUB}{ckpt['hf_repo_name']}-{run}")
-    if ckpt["upload_s3"] == "all" or (ckpt["upload_s3"] == "final" and is_last):
-        parts = [ckpt["s3_bucket"], ckpt["s3_prefix"].strip("/"), run, "safetensors", folder.name]
-        found.append(s3.SCHEME + "/".join(part for part in parts if part))
-    return found
-
-
 def send(ckpt: dict, folder: Path, is_last: bool) -> None:
-    """Send one exported model where the spec wants it. What is there already is not sent again."""
-    for uri in targets(ckpt, folder, is_last):
-        _try(folder.absolute(), uri, folder.absolute().parents[1])
+    """Send the model `OUTPUT/RUN/safetensors/STEP` where the spec wants it: to
+    hf_model://ORG/NAME-RUN and to S3. Each run has a place of its own there, so that the weights of
+    two never mix. What is there already is not sent again."""
+    folder = folder.absolute()
+    run = folder.parents[1]
+    if ckpt["upload_hf"] and is_last:
+        _try(folder, f"{model_names.HUB}{ckpt['hf_repo_name']}-{run.name}", run)
+    if ckpt["upload_s3"] == "all" or (ckpt["upload_s3"] == "final" and is_last):
+        _try(folder, _in_bucket(ckpt, folder, run), run)
 
 
 def send_state(ckpt: dict, policy: Path) -> None:
-    """Send a state to resume from, `OUTPUT/RUN/checkpoints/STEP/policy`, to the same place below
-    s3://BUCKET/PREFIX, where the spec wants all checkpoints."""
-    if ckpt["upload_s3"] != "all" or not policy.is_dir():
-        return
-    run = policy.absolute().parents[2]
-    below = policy.absolute().relative_to(run).parts
-    parts = [ckpt["s3_bucket"], ckpt["s3_prefix"].strip("/"), run.name, *below]
-    _try(policy.absolute(), s3.SCHEME + "/".join(part for part in parts if part), run)
+    """Send a state to resume from, `OUTPUT/RUN/checkpoints/STEP/policy`, to S3 where the spec wants
+    all checkpoints."""
+    policy = policy.absolute()
+    if ckpt["upload_s3"] == "all" and policy.is_dir():
+        run = policy.parents[2]
+        _try(policy, _in_bucket(ckpt, policy, run), run)
+
+
+def _in_bucket(ckpt: dict, folder: Path, run: Path) -> str:
+    """Return the address of a folder of a run: its place in the output, below s3://BUCKET/PREFIX."""
+    below = folder.relative_to(run.parent).parts
+    parts = [ckpt["s3_bucket"], ckpt["s3_prefix"].strip("/"), *below]
+    return s3.SCHEME + "/".join(part for part in parts if part)
 
 
 def send_again(run_dir: Path) -> list[str]:

@@ -54,13 +54,6 @@ def from_a_pipe(arrays: dict) -> Inputs:
     return inputs
 
 
-def raise_failures(samples: Sequence[Inputs | Failure]) -> None:
-    """Raise the first Failure among samples."""
-    for sample in samples:
-        if isinstance(sample, Failure):
-            raise sample
-
-
 def have_media(samples: Sequence[Inputs]) -> bool:
     """Return whether one of the samples has an image or a clip."""
     return any(MEDIA_KEYS & sample.keys() for sample in samples)

@@ -16,7 +16,7 @@ from cosmos_reason.base.progress import bar
 from cosmos_reason.data import conversations
 from cosmos_reason.data.samples import Sample
 from cosmos_reason.engine.encode import Encoder, collate
-from cosmos_reason.engine.samples import Inputs, Samples, raise_failures
+from cosmos_reason.engine.samples import Inputs, Samples
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.spec import quantizing
 
@@ -30,7 +30,8 @@ class Records(Samples):
     def __getitem__(self, index: int) -> Inputs:
         """Return the record. Raises Failure."""
         encoded = super().__getitem__(index)
-        raise_failures([encoded])
+        if isinstance(encoded, Failure):
+            raise encoded
         encoded.pop("labels")
         if self.encoder.family.writes_times:
             encoded.pop("position_ids")  # the model counts them itself, as when it is asked
