@@ -180,7 +180,7 @@ def no_spec(where: Path | str, log: str, seen: list[Path]) -> Finding:
 
 
 def ways_to_spec(log: Path) -> dict[str, list[Path]]:
-    """Why a spec is that of a log -> where such a one would lie, the surest reason first."""
+    """Return why a spec is that of a log -> where it would lie, the surest reason first."""
     if not log.is_file():
         raise no_log(log)
     with open(log, encoding="utf-8", errors="replace") as stream:
@@ -204,7 +204,7 @@ def is_spec(path: Path) -> bool:
 
 
 def of_file(path: Path, action: str = "") -> list[Finding]:
-    """Raises Failure (exit 2) for what is no file."""
+    """Raise Failure (exit 2) unless it is a file."""
     if not path.is_file():
         raise no_log(path)
     with open(path, encoding="utf-8", errors="replace") as stream:

@@ -147,7 +147,7 @@ def set_flags(settings: list[str]) -> list[str]:
 
 
 def make_world(root: Path, model: str, seed: int) -> None:
-    """Clips with questions, and a checkpoint with random weights whose tokenizer knows their
+    """Write clips with questions, and a checkpoint with random weights whose tokenizer knows their
     words: of Cosmos3 as it is published, of Reason1 as it is trained."""
     from cosmos_reason.demo import clips, tiny_edge, tiny_omni, tiny_qwen2_5_vl
 

@@ -93,7 +93,7 @@ def shard(written: str) -> tuple[int, int]:
 
 
 def refuse_usage(args) -> None:
-    """Raises Failure for flags that have no use here."""
+    """Raise Failure for flags that have no effect here."""
     if args.action == "train" and (args.endpoint or args.checkpoint or args.shard):
         message = "got --endpoint, --checkpoint or --shard, which are evaluate's and inference's"
         raise findings.bad_input("USAGE", args.action, message)

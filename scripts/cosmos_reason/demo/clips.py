@@ -75,7 +75,7 @@ class Scene:
 
 
 def questions(scene: Scene) -> dict[str, tuple[str, str]]:
-    """Question and answer by topic."""
+    """Return topic -> (question, answer)."""
     letters = dict(zip(COLOURS, LETTERS, strict=True))
     options = "\n".join(f"({letter}) {colour}" for colour, letter in letters.items())
     return {

@@ -132,8 +132,8 @@ class ChatServer:
             pool.shutdown(cancel_futures=True)
 
     def complete(self, body: dict) -> Reply:
-        """Raises Failure: exit 2 for this request alone, with the `status` of HTTP in its data, and
-        exit 3 when it concerns them all, as when another model replies."""
+        """Return the reply. Raise Failure: exit 2 for this request alone, with the `status` of HTTP
+        in its data, and exit 3 when it concerns them all, as when another model replies."""
 
         def act() -> Reply | Problem:
             outcome = self._attempt("POST", "/chat/completions", body)
@@ -147,7 +147,7 @@ class ChatServer:
         return self._patiently(act)
 
     def check_model(self, name: str) -> list[Finding]:
-        """Raises Failure (exit 2) for a model that the server does not name among its own. A server
+        """Raise Failure (exit 2) for a model that the server does not name among its own. A server
         that tells no names is told of."""
         served = self._patiently(self._served)
         if served is None:
@@ -232,8 +232,8 @@ class ChatServer:
         return reply, bytes(content)
 
     def _reply(self, content: bytes, asked: str) -> Reply:
-        """Raises Failure for what is no answer: no text, one that was broken off, or one of another
-        model than was asked."""
+        """Return the answer. Raise Failure for what is none: no text, one that was broken off, or
+        one of another model than was asked."""
         try:
             reply = json.loads(content)
             choice = reply["choices"][0]

@@ -107,7 +107,7 @@ def _unknown_name(written: str, name: str, aliases: dict[str, str], flag: str) -
 
 
 def _given_as(flag: str, value: str) -> Fix:
-    """Another value for what was given with a flag, or by a key of the spec."""
+    """Return the fix that gives another value with the flag or spec key."""
     if flag.startswith("--"):
         return Fix(flags={flag: value})
     return Fix(changes={flag: value})

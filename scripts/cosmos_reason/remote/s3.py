@@ -258,7 +258,7 @@ def _hash(path: Path, algorithm: str) -> bytes:
 
 @contextmanager
 def failures(uri: str) -> Iterator[None]:
-    """Turns what boto3 raises into findings of exit 3."""
+    """Turn what boto3 raises into findings of exit 3."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
