@@ -180,8 +180,7 @@ def measure(root: Path, case: tuple) -> dict:
             "lora_alpha": 16.0,
             "target_modules": ["q_proj", "v_proj"],
         }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
+    document.set_values(table, changes)
     torch.cuda.reset_peak_memory_stats()
     job = Path(tempfile.mkdtemp(dir=root))
     train.run(document.with_defaults("train", table), job)
@@ -280,8 +279,7 @@ def table_of(root: Path, length: str, options: dict) -> dict:
         "train.seed": 1,
         "train.ckpt.enable_checkpoint": False,
     }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
+    document.set_values(table, changes)
     return table
 
 

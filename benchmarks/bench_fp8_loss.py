@@ -107,8 +107,7 @@ def spec_of(root: Path, model: Path, data: str, changes: dict) -> dict:
         "train.train_policy.dataloader_num_workers": 0,
         "validation.enable": False,
     } | changes
-    for key, value in changes.items():
-        document.set_value(table, key, value)
+    document.set_values(table, changes)
     return document.with_defaults("train", table)
 
 

@@ -18,7 +18,7 @@ from forked import Forked, one_thread
 from huggingface_hub import constants
 from safetensors.torch import load_file
 from support import files_up_to, run_script
-from training import VISION, course, metrics, run, same, short_training, weights
+from training import LORA, VISION, course, metrics, run, same, short_training, weights
 
 from cosmos_reason.base import files, progress
 from cosmos_reason.base.findings import Failure
@@ -37,8 +37,6 @@ from cosmos_reason.engine.train import setup, trainer, wandb_run
 from cosmos_reason.evaluation import questions
 from cosmos_reason.spec import document
 
-LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
-
 
 @pytest.fixture(scope="module")
 def whole(tiny_model, dataset, tmp_path_factory):
@@ -46,6 +44,13 @@ def whole(tiny_model, dataset, tmp_path_factory):
     output = tmp_path_factory.mktemp("whole")
     run(short_training(tiny_model, dataset, output))
     return output
+
+
+def forget(output, *steps):
+    """Take steps of the run `run` away, as if it had ended before them."""
+    for part in ("checkpoints", "safetensors"):
+        for step in steps:
+            shutil.rmtree(output / "run" / part / step)
 
 
 @pytest.fixture
@@ -81,8 +86,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(train_spec
 
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(train_spec, out):
     expected = weights(out / "run")
-    for part in ("checkpoints", "safetensors"):
-        shutil.rmtree(out / "run" / part / "step_4")
+    forget(out, "step_4")
     run(train_spec, train__timestamp="again", train__resume=True)
     assert same(weights(out / "again"), expected)
     assert [line["step"] for line in metrics(out / "again", "train/loss")] == [3, 4]
@@ -106,28 +110,21 @@ def test_the_best_checkpoint_outlives_a_resume_into_the_same_folder(train_spec, 
     run(train_spec, **often | {"train__ckpt__max_keep": 4})
     out = tmp_path / "out"
     best_link.write(out / "run", "step_1", 0.0)
-    for part in ("checkpoints", "safetensors"):
-        for step in ("step_3", "step_4"):
-            shutil.rmtree(out / "run" / part / step)
+    forget(out, "step_3", "step_4")
     run(train_spec, **often, train__resume=True)
-    assert sorted(path.name for path in (out / "run" / "safetensors").iterdir()) == [
-        "step_1",
-        "step_4",
-    ]
+    kept = {path.name for path in (out / "run" / "safetensors").iterdir()}
+    assert kept == {"step_1", "step_4"}
     assert (out / "best" / "safetensors").resolve() == out / "run" / "safetensors" / "step_1"
     assert (out / "best" / "checkpoints" / "policy" / "cosmos_config").is_file()
 
 
-@pytest.mark.parametrize("left", ["nothing", "another metric"])
+@pytest.mark.parametrize("metric", ["val_loss", "val/reward_avg"])
 def test_a_best_score_that_is_no_validation_loss_of_a_model_that_is_there_does_not_count(
-    train_spec, out, left
+    train_spec, out, metric
 ):
-    best_link.write(
-        out / "run", "step_2", 0.0, metric="val_loss" if left == "nothing" else "val/reward_avg"
-    )
-    for part in ("checkpoints", "safetensors"):
-        shutil.rmtree(out / "run" / part / "step_4")
-    if left == "nothing":
+    best_link.write(out / "run", "step_2", 0.0, metric)
+    forget(out, "step_4")
+    if metric == "val_loss":
         (out / "best" / "safetensors").unlink()
         (out / "best" / "checkpoints").unlink()
     run(train_spec, train__timestamp="again", train__resume=True)
@@ -148,9 +145,8 @@ def test_the_last_model_that_found_the_disk_full_is_written_by_the_resume(
     assert [(c.kind, c.complete) for c in run_outputs.find(tmp_path / "out")] == [("resume", True)]
     run(train_spec, train__timestamp=timestamp, train__resume=True)
     model = tmp_path / "out" / "run" / "safetensors" / "step_4"
-    assert run_outputs.verify(model) == [] and same(
-        weights(tmp_path / "whole" / "run"), weights(model.parents[1])
-    )
+    assert run_outputs.verify(model) == []
+    assert same(weights(tmp_path / "whole" / "run"), weights(model.parents[1]))
     assert (tmp_path / "out" / "best" / "safetensors").resolve() == model
     last = metrics(tmp_path / "out" / timestamp)[-1]
     assert (last["step"], last["total_steps"]) == (4, 4), "what a job is judged by"
@@ -158,22 +154,15 @@ def test_the_last_model_that_found_the_disk_full_is_written_by_the_resume(
 
 @pytest.mark.parametrize("moved", ["", "policy"])
 def test_a_run_of_another_folder_is_finished_in_ones_own(train_spec, tmp_path, monkeypatch, moved):
+    epoch = {"train__ckpt__save_freq_in_epoch": 1, "train__max_num_steps": 6, "train__epoch": 1}
     with files_up_to(1 << 20), pytest.raises(Failure, match="ENGINE-SAVE-FAILED"):
-        run(
-            train_spec,
-            **SMALL_STATE,
-            train__ckpt__save_freq_in_epoch=1,
-            train__max_num_steps=6,
-            train__epoch=1,
-        )
+        run(train_spec, **SMALL_STATE, **epoch)
     (state,) = (tmp_path / "out" / "run" / "checkpoints").glob("*/policy")
     if moved:
         shutil.copytree(state, tmp_path / moved)
         monkeypatch.chdir(tmp_path)
     run(train_spec, train__output_dir=str(tmp_path / "other"), train__resume=moved or str(state))
-    names = {
-        checkpoint.name: checkpoint.complete for checkpoint in run_outputs.find(tmp_path / "other")
-    }
+    names = {one.name: one.complete for one in run_outputs.find(tmp_path / "other")}
     assert names == {"run/safetensors/epoch_1": True, "run/checkpoints/epoch_1/policy": True}
     assert not (tmp_path / "out" / "run" / "safetensors" / "epoch_1").exists()
 
@@ -204,21 +193,17 @@ def test_a_training_killed_in_an_export_leaves_nothing_unfinished_once_it_was_re
     exports = tmp_path / "out" / "run" / "safetensors"
     (torn,) = exports.iterdir()
     assert torn.name.startswith(".step_2.incomplete-")
-    (tmp_path / "out" / "run" / "checkpoints" / "step_4" / ".policy.incomplete-abcd").mkdir(
-        parents=True
-    )
+    states = tmp_path / "out" / "run" / "checkpoints"
+    (states / "step_4" / ".policy.incomplete-abcd").mkdir(parents=True)
     live = exports / ".step_9.incomplete-abcd"
     live.mkdir()
     handle = os.open(live, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)  # as who still fills it holds it
     run(train_spec, train__timestamp="again", train__resume=True)
     os.close(handle)
-    assert {path.name for path in exports.iterdir()} == {"step_2", live.name}, (
-        "and the model that was lost is made"
-    )
-    assert [path.name for path in (tmp_path / "out" / "run" / "checkpoints").iterdir()] == [
-        "step_2"
-    ]
+    # The model that was lost is made.
+    assert {path.name for path in exports.iterdir()} == {"step_2", live.name}
+    assert [path.name for path in states.iterdir()] == ["step_2"]
     assert same(weights(whole / "run"), weights(tmp_path / "out" / "again"))
     assert same(weights(whole / "run", "step_2"), weights(tmp_path / "out" / "run", "step_2"))
     best = (whole / "best" / "safetensors").resolve().name
@@ -234,15 +219,11 @@ def test_the_loss_does_not_depend_on_the_passes(train_spec, tmp_path):
     for number, record in enumerate(annotations):
         record["conversations"][1]["value"] = "left right " * (1 + number % 5)
     files.write_json(tmp_path / "long.json", annotations)
-    ways = [{"tokens_per_pass": 1}, {"tokens_per_pass": 250, "recompute_layers": 1}, {}]
+    passes = [{"tokens_per_pass": 1}, {"tokens_per_pass": 250, "recompute_layers": 1}, {}]
     told = []
-    for number, options in enumerate(ways):
-        run(
-            train_spec,
-            custom__train_dataset__annotation_path=str(tmp_path / "long.json"),
-            custom__transformers_engine=options,
-            train__timestamp=str(number),
-        )
+    for number, options in enumerate(passes):
+        ways = {"custom__transformers_engine": options, "train__timestamp": str(number)}
+        run(train_spec, custom__train_dataset__annotation_path=str(tmp_path / "long.json"), **ways)
         told.append(tmp_path / "out" / str(number))
     for key in ("train/loss", "train/grad_norm", "val/avg_loss"):
         alone, some, all_together = (course(one, key) for one in told)
@@ -262,9 +243,10 @@ def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
     found, base = models.folders(table["model_name"], table)
     merged = models.load_for_evaluation(found, base, torch.float32, torch.device("cpu"))
     plain = models.load_model(tiny_model, torch.float32, torch.device("cpu"))
-    changed = {
-        n for n, p in merged.named_parameters() if not torch.equal(p, plain.get_parameter(n))
-    }
+    changed = set()
+    for name, part in merged.named_parameters():
+        if not torch.equal(part, plain.get_parameter(name)):
+            changed.add(name)
     assert base == tiny_model
     assert changed and all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
     with pytest.raises(Failure, match="EVAL-LORA-FLAG"):
@@ -278,21 +260,16 @@ def test_a_lora_target_that_matches_nothing_names_what_exists(train_spec):
 
 def test_frozen_parameters_stay_as_they_were(train_spec, tiny_model, tmp_path):
     run(train_spec, policy__freeze_pattern=["visual"])
-    before, after = (
-        load_file(tiny_model / "model-00001-of-00001.safetensors"),
-        weights(tmp_path / "out" / "run"),
-    )
+    before = load_file(tiny_model / "model-00001-of-00001.safetensors")
+    after = weights(tmp_path / "out" / "run")
     changed = {name for name in after if not torch.equal(after[name], before[name].float())}
     assert changed and not any("visual" in name for name in changed)
 
 
 def test_no_step_is_an_error_before_the_model_is_loaded(train_spec):
+    few = {"train__train_batch_per_replica": 1000}
     with pytest.raises(Failure, match="ENGINE-NO-STEPS"):
-        run(
-            train_spec,
-            train__train_batch_per_replica=1000,
-            train__train_policy__dataloader_drop_last=True,
-        )
+        run(train_spec, **few, train__train_policy__dataloader_drop_last=True)
 
 
 def test_an_omni_checkpoint_is_refused_with_the_conversion_command(train_spec, tiny_model):
@@ -426,25 +403,19 @@ def test_a_question_has_the_tokens_it_was_trained_with(
     in silence."""
     folder = tmp_path / "eval"
     records = files.read_json(folder / "annotations.json")
-    records[0]["conversations"] += [
-        {"from": "human", "value": "Sure?"},
-        {"from": "gpt", "value": "no"},
-    ]
+    more = [{"from": "human", "value": "Sure?"}, {"from": "gpt", "value": "no"}]
+    records[0]["conversations"] += more
     files.write_json(folder / "annotations.json", records)
-    document.set_value(
-        train_spec, "custom.train_dataset", evaluate_spec["dataset"] | {"media_path": str(folder)}
-    )
-    trained, _ = setup.datasets(
-        document.with_defaults("train", train_spec) | {"validation": {"enable": False}}, tiny_model,
-        models.load_tokenizer(tiny_model),
-    )  # fmt: skip
+    data = evaluate_spec["dataset"] | {"media_path": str(folder)}
+    changes = {"custom.train_dataset": data, "validation.enable": False}
+    document.set_values(train_spec, changes)
+    spec = document.with_defaults("train", train_spec)
+    trained, _ = setup.datasets(spec, tiny_model, models.load_tokenizer(tiny_model))
     responder = Responder(evaluate_spec)
     responder.load()
     asked = questions.read(evaluate_spec["dataset"], -1)
-    assert [question.id for question in asked[:2]] == [
-        records[0]["id"],
-        f"{records[0]['id']}#2",
-    ]
+    first = records[0]["id"]
+    assert [question.id for question in asked[:2]] == [first, f"{first}#2"]
     for question in asked:
         prompt = responder.encode(question)["input_ids"].tolist()
         sample = trained[question.sample.index]
@@ -459,12 +430,9 @@ def test_a_bad_training_clip_is_a_finding_whoever_reads_it(train_spec, dataset, 
     for clip in (folder / "videos").iterdir():
         clip.write_bytes(clip.read_bytes()[:200])
     data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
+    readers = {"train__train_policy__dataloader_num_workers": workers}
     with pytest.raises(Failure, match="DATA-MEDIA-UNDECODABLE"):
-        run(
-            train_spec,
-            custom__train_dataset=data,
-            train__train_policy__dataloader_num_workers=workers,
-        )
+        run(train_spec, custom__train_dataset=data, **readers)
 
 
 def test_a_reader_that_is_killed_ends_the_run_with_its_state_saved(
@@ -514,12 +482,8 @@ def test_runs_of_one_second_get_folders_of_their_own_and_a_jobs_run_names_it(tra
     assert first != second and first.is_dir() and second.is_dir()
     job = tmp_path / "train-20260101-000000-abcdef"
     job.mkdir()
-    for key, value in {
-        "train.timestamp": "",
-        "train.max_num_steps": 1,
-        "validation.enable": False,
-    }.items():
-        document.set_value(train_spec, key, value)
+    short = {"train.timestamp": "", "train.max_num_steps": 1, "validation.enable": False}
+    document.set_values(train_spec, short)
     made = train.run(document.with_defaults("train", train_spec), job)
     assert run_outputs.run_marked_by(Path(made["run_dir"])) == job.name
     assert run_outputs.run_marked_by(first) is None

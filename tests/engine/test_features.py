@@ -12,12 +12,6 @@ from cosmos_reason.engine.train import features
 from cosmos_reason.engine.train import run as train
 from cosmos_reason.spec import document
 
-LORA = {
-    "r": 4,
-    "lora_alpha": 8,
-    "target_modules": ["q_proj", "v_proj"],
-    "lora_dropout": 0.0,
-}
 # One clip or several in a call of the tower: float32 sums in another order.
 CLOSE = 1e-4
 
@@ -30,7 +24,7 @@ def model(request):
 def make_spec(model, dataset):
     """A complete spec of two epochs over 36 questions about 12 clips, with LoRA."""
     table = training.short_training(model, dataset, "")
-    table["policy"]["lora"] = dict(LORA)
+    table["policy"]["lora"] = dict(training.LORA)
     document.set_value(table, "train.max_num_steps", 4)
     document.set_value(table, "train.train_batch_per_replica", 18)
     document.set_value(table, "train.epoch", 2)

@@ -12,7 +12,7 @@ from forked import one_thread, together
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from training import course, metrics, run
+from training import LORA, course, metrics, run
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import model as models
@@ -21,8 +21,6 @@ from cosmos_reason.engine.samples import loss_tokens
 from cosmos_reason.engine.train import setup
 from cosmos_reason.engine.train.schedule import Schedule
 from cosmos_reason.spec import document
-
-LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
 
 
 @pytest.fixture
@@ -134,8 +132,8 @@ def test_the_loss_of_a_run_weighs_tokens_alike_also_after_a_stop(spec, dataset, 
 
 
 def judge_shards(stray, rank):
-    """The norms of two sharded layers and what is judged, where the rank `stray` alone has a
-    gradient of a frozen one."""
+    """The norms of a layer that both ranks hold and of a sharded one, and what is judged, where
+    the rank `stray` alone has a gradient of a frozen one."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     network = nn.ModuleDict({"text": nn.Linear(3, 5), "merger": nn.Linear(5, 3)})
@@ -145,19 +143,18 @@ def judge_shards(stray, rank):
         network["merger"](network["text"](torch.ones(1, 3))).sum().backward()
 
     backward()
-    merger = network["merger"]
-    whole = merger.weight.grad.norm().hypot(merger.bias.grad.norm()).item()
+    layers = network["text"], network["merger"]
+    whole = [one.weight.grad.norm().hypot(one.bias.grad.norm()).item() for one in layers]
     network.zero_grad()
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
-    for name in ("text", "merger"):
-        fully_shard(network[name], mesh=mesh)
+    fully_shard(layers[1], mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("shard",)))
     backward()
     if rank == stray:
         network.other.weight.grad = torch.ones(1, 1)
     first = FirstUpdate(network)
     norms, media = first._measured(rank == 1)
     problems = first.judge(rank == 1, 1)
-    return norms["merger"][0], whole, media, [one.id for one in problems], first.is_done
+    here = [norms["text"][0], norms["merger"][0]]
+    return here, whole, media, [one.id for one in problems], first.is_done
 
 
 @pytest.mark.parametrize("stray", [-1, 1])
@@ -165,8 +162,8 @@ def test_sharded_gradients_are_measured_whole_and_all_ranks_judge_alike(tmp_path
     """A gradient that one rank alone has ends all of them, and none waits for another."""
     (first, said), (second, other) = together(partial(judge_shards, stray), tmp_path)
     assert first == second
-    norm, whole, media, ids, is_done = first
+    norms, whole, media, ids, is_done = first
     assert media and is_done
-    assert norm == pytest.approx(whole, rel=1e-5)
+    assert norms == pytest.approx(whole, rel=1e-5)
     assert ids == ([] if stray < 0 else ["ENGINE-FROZEN-GRADIENT"])
     assert [text.count("gradients of step 1") for text in (said, other)] == [1, 0]

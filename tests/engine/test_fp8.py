@@ -10,7 +10,7 @@ from forked import one_thread
 from safetensors.torch import load_file
 from support import run_script
 from torch import nn
-from training import run, short_training
+from training import LORA, run, short_training
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
@@ -19,7 +19,6 @@ from cosmos_reason.engine import model as models
 from cosmos_reason.engine.train import fp8
 from cosmos_reason.spec.keys import BASE_PRECISION
 
-LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
 FP8 = {BASE_PRECISION.replace(".", "__"): "fp8", "policy__lora": LORA}
 CPU = torch.device("cpu")
 

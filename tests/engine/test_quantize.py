@@ -6,6 +6,7 @@ import shutil
 import jsonschema
 import pytest
 import torch
+from training import quantization
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
@@ -16,26 +17,16 @@ from cosmos_reason.engine.quantize import calibration
 from cosmos_reason.engine.quantize import run as quantize
 from cosmos_reason.spec import document, quantizing
 
-VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
-
 
 @pytest.fixture
 def spec(tiny_model, dataset, tmp_path):
     """A complete spec: W4A16 with five of the 36 records."""
-    table = document.template("quantize")
-    train = dataset / "train"
     changes = {
-        "model.model_path": str(tiny_model),
-        "dataset.annotation_path": str(train / "annotations.json"),
-        "dataset.media_dir": str(train),
-        "dataset.system_prompt": "Watch the light.",
-        "vision": dict(VISION),
-        "quantize.quantization_scheme": "W4A16",
-        "quantize.num_calibration_samples": 5,
-        "results_dir": str(tmp_path / "out"),
+        "dataset__system_prompt": "Watch the light.",
+        "quantize__quantization_scheme": "W4A16",
+        "quantize__num_calibration_samples": 5,
     }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
+    table = quantization(tiny_model, dataset, tmp_path / "out", **changes)
     return document.with_defaults("quantize", table)
 
 

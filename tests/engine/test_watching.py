@@ -1,12 +1,12 @@
 """What is noted of a reinforcement learning, and the bounds that end it."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import grpo_run
 import jsonschema
 import pytest
+from forked import Forked
 from support import ROOT
 
 from cosmos_reason.checkpoints import trainer_log
@@ -80,29 +80,22 @@ def test_a_step_lasts_from_the_step_before_not_as_long_as_its_update(tmp_path):
     )
 
 
-RUN = """
-import sys
-sys.path[:0] = {paths!r}
-from pathlib import Path
-import grpo_run
-from cosmos_reason.engine.cosmos_rl import watching
-run = Path(sys.argv[1])
-notes = watching.Steps()
-notes.begin(grpo_run.spec(run, **{stop!r}))
-for step in range(1, 41):
-    if step in (10, 20, 30):
-        (run / "safetensors" / f"step_{{step}}").mkdir(parents=True)
-    notes.note(grpo_run.report(step, 40, **{{"{name}": {values!r}[(step - 1) // 10]}}), step)
-print("went on")
-"""
+def drift(run, name, values, stop):
+    """Note 40 steps, of which each ten have one of the values."""
+    notes = watching.Steps()
+    notes.begin(grpo_run.spec(run, **stop))
+    for step in range(1, 41):
+        if step in (10, 20, 30):
+            (run / "safetensors" / f"step_{step}").mkdir(parents=True)
+        notes.note(grpo_run.report(step, 40, **{name: values[(step - 1) // 10]}), step)
+    return 0
 
 
-def drifting(tmp_path, name, values, **stop):
-    """The end of a process that notes 40 steps, of which each ten have one of the values."""
-    paths = [str(ROOT / "scripts"), str(ROOT / "tests/fixtures")]
-    program = RUN.format(paths=paths, stop=stop, name=name, values=values)
-    words = [sys.executable, "-c", program, tmp_path]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
+def drifting(run, name, values, **stop):
+    """The exit code of a process that drifts, and what it says."""
+    run.mkdir(exist_ok=True)
+    code = Forked(partial(drift, run, name, values, stop), run / "said").wait()
+    return code, (run / "said").read_text()
 
 
 @pytest.mark.parametrize(
@@ -115,17 +108,20 @@ def drifting(tmp_path, name, values, **stop):
 def test_a_run_ends_that_stays_beyond_a_bound_and_names_its_best_checkpoint(
     tmp_path, name, key, value
 ):
-    done = drifting(tmp_path, name, [0.0, value, value, 0.0])
-    assert done.returncode == 1 and "went on" not in done.stdout
-    assert "error: ENGINE-DRIFT" in done.stderr and f"above 0.5 ({key})" in done.stderr
-    assert "step_10 earned most of the checkpoints before" in done.stderr
-    assert "--set train.optm_lr=5e-06" in done.stderr
+    code, said = drifting(tmp_path, name, [0.0, value, value, 0.0])
+    assert code == 1
+    assert "error: ENGINE-DRIFT" in said and f"above 0.5 ({key})" in said
+    assert "step_10 earned most of the checkpoints before" in said
+    assert "--set train.optm_lr=5e-06" in said
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 30
 
 
 def test_bounds_are_those_of_the_spec_and_a_step_below_begins_anew(tmp_path):
     values = [0.6, 0.0, 0.6, 0.0]
-    assert drifting(tmp_path / "a", "train/repetition", values).returncode == 0
-    assert drifting(tmp_path / "b", "train/repetition", values, steps=10).returncode == 1
-    higher = drifting(tmp_path / "c", "train/repetition", values, steps=10, repetition=0.9)
-    assert higher.returncode == 0
+    name = "train/repetition"
+    ends = [
+        drifting(tmp_path / "a", name, values),
+        drifting(tmp_path / "b", name, values, steps=10),
+        drifting(tmp_path / "c", name, values, steps=10, repetition=0.9),
+    ]
+    assert [code for code, _ in ends] == [0, 1, 0]
