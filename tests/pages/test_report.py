@@ -11,7 +11,7 @@ from PIL import Image
 
 from cosmos_reason.evaluation import gaps, grading
 from cosmos_reason.evaluation.rows import Row, read
-from cosmos_reason.pages import report
+from cosmos_reason.pages import report, training_remarks
 
 
 @pytest.fixture
@@ -34,31 +34,18 @@ class Page(HTMLParser):
 
 def test_the_page_holds_everything_it_shows(evaluation):
     metrics = evaluation / "metrics.jsonl"
-    lines = [{"step": n, "train/loss": 3 / n} for n in range(1, 500)] + [
-        {"step": 499, "val/avg_loss": 0.5}
-    ]
-    metrics.write_text(
-        "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 500, "tra', encoding="utf-8"
-    )
-    baseline = evaluation / "results"
-    code, document = analyze(
-        evaluation,
-        "--html",
-        evaluation / "report.html",
-        "--training-metrics",
-        metrics,
-        "--baseline",
-        baseline,
-    )
+    lines = [json.dumps({"step": n, "train/loss": 3 / n}) for n in range(1, 500)]
+    lines += [json.dumps({"step": 499, "val/avg_loss": 0.5}), '{"step": 500, "tra']
+    metrics.write_text("\n".join(lines), encoding="utf-8")
+    flags = ("--html", evaluation / "report.html", "--training-metrics", metrics)
+    code, document = analyze(evaluation, *flags, "--baseline", evaluation / "results")
     assert document["result"]["html_examples"] == 8
     text = (evaluation / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert code == 0
-    assert all(
-        image["src"].startswith("data:image/jpeg;base64,") and image["alt"]
-        for image in page.all("img")
-    )
-    assert len(page.all("img")) == 7  # every gap but the one whose clip does not decode
+    images = page.all("img")
+    assert all(one["src"].startswith("data:image/jpeg;base64,") and one["alt"] for one in images)
+    assert len(images) == 7  # every gap but the one whose clip does not decode
     assert "No picture: got" in text
     assert not page.all("link") and not page.all("iframe")
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", text)
@@ -72,31 +59,28 @@ def test_the_page_tells_what_a_training_left_out(evaluation):
     metrics.write_text(json.dumps({"step": 1, "train/loss": 1.0}))
     lost = {"records": 36, "left_out": [{"record": 1}]}
     (evaluation / "left_out.json").write_text(json.dumps({"validation": lost, "training": lost}))
-    flags = ("--html", evaluation / "report.html", "--training-metrics", metrics)
-    analyze(evaluation, *flags)
-    text = (evaluation / "report.html").read_text(encoding="utf-8")
+    told = training_remarks.beside(metrics)
     for name in ("training", "validation"):
-        assert f"1 of 36 {name} records were left out" in text
+        assert [one for one in told if f"1 of 36 {name} records were left out" in one]
+    record = evaluation / "job.json"
+    for broken in ("[]", json.dumps({"diagnosis": 3})):
+        record.write_text(broken)
+        assert training_remarks.beside(metrics) == []
     job = {"job_id": "train-1", "state": "ERROR", "reason": "no <b>last</b> step"}
     job["diagnosis"] = [{"id": "LOG-OOM", "message": "the GPU was full"}, "nothing of the kind"]
-    (evaluation / "job.json").write_text(json.dumps(job))
-    analyze(evaluation, *flags)
+    record.write_text(json.dumps(job))
+    analyze(evaluation, "--html", evaluation / "report.html", "--training-metrics", metrics)
     text = (evaluation / "report.html").read_text(encoding="utf-8")
     assert "train-1 ERROR: no &lt;b&gt;last&lt;/b&gt; step" in text
     assert "LOG-OOM: the GPU was full" in text and "of 36" not in text
-    for broken in ("[]", json.dumps({"diagnosis": 3})):
-        (evaluation / "job.json").write_text(broken)
-        code, _ = analyze(evaluation, *flags)
-        assert code == 0
 
 
 def test_markup_in_data_stays_text(evaluation):
     evil = "<script>first()</script><img src=x onerror=second()>\" onmouseover='third()'"
     rows = [{"video_id": "way", "question": evil, "gt": evil, "response": evil + "?"}]
     (evaluation / "results/results.json").write_text(json.dumps(rows), encoding="utf-8")
-    (evaluation / "results/evaluation.json").write_text(
-        json.dumps({"model": evil, "prompt": {"system": evil}})
-    )
+    record = json.dumps({"model": evil, "prompt": {"system": evil}})
+    (evaluation / "results/evaluation.json").write_text(record)
     analyze(evaluation, "--html", evaluation / "report.html")
     page = Page((evaluation / "report.html").read_text(encoding="utf-8"))
     assert len(page.all("script")) == 1
@@ -110,10 +94,8 @@ def test_the_page_stays_below_five_megabytes(tmp_path):
     paths = [tmp_path / f"{n}.png" for n in range(report.CARDS)]
     for path in paths[1:]:
         path.hardlink_to(paths[0])
-    rows = [
-        Row(f"r{n}", f"v{n}", str(paths[n % len(paths)]), "Say what.", "this", "that", None)
-        for n in range(600)
-    ]
+    said = ("Say what.", "this", "that", None)
+    rows = [Row(f"r{n}", f"v{n}", str(paths[n % len(paths)]), *said) for n in range(600)]
     grading.grade(rows)
     long = "<&\"'>" * 2000
     for n, row in enumerate(rows):
