@@ -90,43 +90,37 @@ def oracle():
 
 def built(*arguments):
     """(spec, errors) of a build_spec command line."""
-    args = build_spec.parser().parse_args(
-        ["--engine", "cosmos-rl", "-o", "unused.toml", *arguments]
-    )
+    words = ["--engine", "cosmos-rl", "-o", "unused.toml", *arguments]
+    args = build_spec.parser().parse_args(words)
     draft = build_spec.build(args)
     _, found = build_spec.check(args, draft)
     return draft.spec, [finding for finding in found if finding.severity == f.ERROR]
 
 
+def keys_of_the_class(action):
+    """(key, its schema) of those that the class has too."""
+    for key, leaf in document.keys(action).items():
+        if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom."):
+            yield key, leaf
+
+
 def test_the_oracle_drops_what_it_does_not_know(oracle):
-    assert oracle.load({"train": {"output_dir": "o", "train_batch_per_replcia": 3}})["ignored"] == [
-        "train.train_batch_per_replcia"
-    ]
+    read = oracle.load({"train": {"output_dir": "o", "train_batch_per_replcia": 3}})
+    assert read["ignored"] == ["train.train_batch_per_replcia"]
     assert "optm_lr" in oracle.load({"train": {"output_dir": "o", "optm_lr": "fast"}})["error"]
 
 
 @pytest.mark.promise
 @pytest.mark.parametrize("action", POLICY)
 def test_every_profile_tuning_and_layout_loads_with_no_key_ignored(oracle, action):
-    profiles = [[]] + [
-        ["--profile", name]
-        for name, facts in bundle.skill_info()["profiles"].items()
-        if facts["action"] == action
-    ]
+    known = bundle.skill_info()["profiles"].items()
+    profiles = [[], *(["--profile", name] for name, facts in known if facts["action"] == action)]
     layouts = [(gpus, nodes) for gpus in (1, 2, 4, 8) for nodes in (1, 2, 4)]
     for profile, tuning, (gpus, nodes) in itertools.product(profiles, ("full", "lora"), layouts):
         if action == "grpo" and gpus * nodes < 2:
             continue
-        arguments = [
-            action,
-            *profile,
-            "--tuning",
-            tuning,
-            "--gpus-per-node",
-            str(gpus),
-            "--nodes",
-            str(nodes),
-        ]
+        words = f"{action} --tuning {tuning} --gpus-per-node {gpus} --nodes {nodes}"
+        arguments = [*words.split(), *profile]
         table, errors = built(*arguments, "--train-root", "data", "--eval-root", "held_out")
         assert not errors, (arguments, errors)
         assert oracle.load(table) == {"error": None, "ignored": []}, arguments
@@ -144,24 +138,17 @@ def test_translated_tao_keys_load_with_no_key_ignored(oracle):
 
 @pytest.mark.parametrize("action", POLICY)
 def test_what_the_rules_let_pass_the_trainer_loads(oracle, action):
-    mine = {
-        key: leaf
-        for key, leaf in document.keys(action).items()
-        if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom.")
-    }
+    mine = dict(keys_of_the_class(action))
+    some = st.lists(st.sampled_from(sorted(mine)), min_size=1, max_size=5, unique=True)
     loaded = 0
 
     @settings(max_examples=150)
-    @given(
-        st.lists(st.sampled_from(sorted(mine)), min_size=1, max_size=5, unique=True).flatmap(
-            legal_values(mine)
-        )
-    )
+    @given(some.flatmap(legal_values(mine)))
     def holds(overrides):
         nonlocal loaded
         table = document.template(action)
-        for key, value in overrides.items():
-            document.set_value(table, key, value)
+        document.delete(table, "validation.freq_in_epoch")  # as a build for this engine does
+        document.set_values(table, overrides)
         if f.has_errors(rules.check(action, "cosmos-rl", table)):
             return
         loaded += 1
@@ -176,23 +163,16 @@ def test_what_the_rules_let_pass_the_trainer_loads(oracle, action):
 def test_keys_agree_with_the_class_but_for_stated_reasons(oracle, action):
     real = oracle.ask({"fields": POLICY[action]})
     different = {}
-    for key, leaf in document.keys(action).items():
-        if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom."):
-            assert key in real, f"{key} is no key of the class"
-            ours = kinds(leaf), leaf.get("default"), choices(leaf.get("enum"))
-            theirs = (
-                set(real[key]["types"]) - {"null"},
-                real[key]["default"],
-                choices(real[key]["choices"]),
-            )
-            parts = zip(("type", "default", "choices"), ours, theirs, strict=True)
-            if differs := {part for part, mine, real_one in parts if mine != real_one}:
-                different[key] = differs
-    intended = {
-        key: set(parts.split())
-        for key, (parts, _) in INTENDED.items()
-        if key in document.keys(action)
-    }
+    for key, leaf in keys_of_the_class(action):
+        assert key in real, f"{key} is no key of the class"
+        types = set(real[key]["types"]) - {"null"}
+        ours = kinds(leaf), leaf.get("default"), choices(leaf.get("enum"))
+        theirs = types, real[key]["default"], choices(real[key]["choices"])
+        parts = zip(("type", "default", "choices"), ours, theirs, strict=True)
+        if differs := {part for part, mine, real_one in parts if mine != real_one}:
+            different[key] = differs
+    known = document.keys(action)
+    intended = {key: set(parts.split()) for key, (parts, _) in INTENDED.items() if key in known}
     assert different == intended
 
 
@@ -200,9 +180,8 @@ def test_keys_agree_with_the_class_but_for_stated_reasons(oracle, action):
 def test_keys_of_other_engines_are_no_keys_of_the_class(oracle, action):
     real = oracle.ask({"fields": POLICY[action]})
     for key, leaf in document.keys(action).items():
-        ignored = (
-            key == "policy.lora.init_lora_weights"
-        )  # a key of the class that its LoRA code does not read
+        # A key of the class that its LoRA code does not read.
+        ignored = key == "policy.lora.init_lora_weights"
         if "cosmos-rl" not in leaf["x-engines"] and not key.startswith("custom.") and not ignored:
             assert key not in real, f"{key} is a key of the class"
 
@@ -246,9 +225,8 @@ def test_a_policy_table_without_type_loads_once_it_is_mended(oracle, tmp_path):
     file = tmp_path / "guide.toml"
     file.write_text(NO_TYPE)
     _, errors = built("train", "--spec", str(file))
-    assert [(one.id, one.where) for one in errors] == [
-        ("SPEC-KEY-MISSING", "train.train_policy.type")
-    ]
+    told = [(one.id, one.where) for one in errors]
+    assert told == [("SPEC-KEY-MISSING", "train.train_policy.type")]
     table, errors = built("train", "--spec", str(file), "--fix")
     assert not errors and table["train"]["train_policy"]["type"] == "sft"
     assert oracle.load(table) == {"error": None, "ignored": []}
@@ -258,12 +236,10 @@ def kinds(leaf: dict) -> set[str]:
     names = {"bool": "boolean", "int": "integer", "str": "string"}
     options = leaf.get("anyOf", [leaf])
     given_types = {option["type"] for option in options if "type" in option}
-    values = [
-        value
-        for option in options
-        for value in option.get("enum", [option.get("const")])
-        if "type" not in option
-    ]
+    values = []
+    for option in options:
+        if "type" not in option:
+            values += option.get("enum", [option.get("const")])
     return given_types | {names[type(value).__name__] for value in values}
 
 

@@ -151,8 +151,7 @@ def spec_of(root, model, name, vision, mode="answer", system=""):
         "train.train_policy.system_prompt": system,
         "validation.enable": False,
     }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
+    document.set_values(table, changes)
     return table
 
 
@@ -241,8 +240,7 @@ def test_a_prompt_of_reinforcement_learning_may_hold_text_alone(tiny_model, root
             "media_path": str(root),
         },
     }
-    for key, value in changes.items():
-        document.set_value(spec, key, value)
+    document.set_values(spec, changes)
     (tmp_path / "spec.toml").write_text(tomli_w.dumps(spec))
     command = cosmos_rl_packages.command(ASKED, tmp_path / "spec.toml", tmp_path / "rows.json")
     done = called(command, env=cosmos_rl_packages.environment())
