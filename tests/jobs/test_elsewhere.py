@@ -614,7 +614,8 @@ def test_what_is_printed_of_a_folder_is_its_page(place, platform):
         adopted = line.partition("scripts/launch_job.py")[2]
         assert line in done.stdout or f"image    {image}" in done.stdout or adopted in done.stdout
     asked = {
-        "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1\n  a node   unset: --cpus",
+        "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1\n"
+        "  a node   unset, so the partition's default: --cpus",
         "kubernetes": "1 pod(s) of 1 GPUs",
     }
     assert f"  asks for {asked.get(platform, 'all GPUs')}" in done.stdout
@@ -678,7 +679,10 @@ def test_the_memory_of_a_node_is_told_where_the_data_were_read(place):
     words = ["--spec", "train.toml", "--engine", "transformers", "--site", site]
     plan = ["launch_job.py", place, "plan", "train", *words]
     unread = here(*plan, "--output", "out").stdout
-    assert "  a node   unset: --cpus" in unread and "GiB of memory" not in unread
+    assert (
+        "  a node   unset, so the partition's default: --cpus" in unread
+        and "GiB of memory" not in unread
+    )
     assert re.search(r"- at its end: `rsync .*`   # up to \d\d+\.\d GiB\n", unread)
     change(place, "train", custom__train_dataset__annotation_path="/data/annotations.json")
     facts = write_facts(place.root, 40)

@@ -69,7 +69,7 @@ Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (n
 
 {copied}
 
-- start there: {start}
+{first}- start there: {start}
 - watch: `{watch}`
 - at its end: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`{results}
 - go on here: `scripts/launch_job.py adopt {back}{site}`
@@ -267,7 +267,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         start += ", which prints ID and makes ./jobs/ID"
         ran, back = "HOST:jobs/ID", "jobs/ID"
     elif job.platform == "slurm":
-        start = f"`bash {name}/submit.sh` (sbatch {start_name})"
+        start = f"`bash {name}/submit.sh`, or `sbatch {name}/{start_name}`"
         watch = f"squeue --me; {watch}"
     elif job.platform == "kubernetes":
         asked = job.options.get("kubernetes", {})
@@ -293,12 +293,13 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
         lines.append("- without the Hub (HF_HUB_OFFLINE=1)")
+    first = ""
     environment = site.get("environment") if site and not job.image else None
     brings_skill = not (site and site.get("skill_dir"))
     if environment and job.engine == "transformers" and brings_skill:
         named = ["requirements.txt", bundle.ENGINE_PACKAGES]
         words = " ".join(f"-r {name}/{SKILL}/{file}" for file in named)
-        lines.append(f"- in {environment}: `pip install {words}`")
+        first = f"- first, in {environment}: `pip install {words}`\n"
     if job.platform != "kubernetes":
         # Where the disk's folders go: to what the site calls its own; Docker's may lie anywhere.
         moved = [*below_here, *([] if job.platform == "docker" else [str(job.folder)])]
@@ -323,6 +324,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
     return README.format(
         title=title,
         copied=indent("\n".join([*below_here.values(), whole]), "    "),
+        first=first,
         start=start,
         watch=watch,
         ran=ran,

@@ -70,11 +70,12 @@ def of_rendered(job: Job, launch: Launch) -> str:
         asked = " ".join(told)
         unset = []
         if not any(flag.startswith(("--cpus-per-task=", "--exclusive")) for flag in told):
-            unset.append("--cpus (one, or the partition's)")
+            at_work = run_size.node_processes(launch)
+            unset.append(f"--cpus ({at_work})" if at_work else "--cpus")
         if not any(flag.startswith("--mem=") for flag in told):
-            unset.append("--mem (the partition's default holds)")
+            unset.append("--mem")
         if unset:
-            of_node.append(f"unset: {', '.join(unset)}")
+            of_node.append(f"unset, so the partition's default: {', '.join(unset)}")
     elif job.platform == "kubernetes":
         count = job.resources["gpus_per_node"]
         asked = f"{job.resources['nodes']} pod(s) of {count or 'no'} GPUs"

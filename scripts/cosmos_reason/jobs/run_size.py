@@ -73,6 +73,15 @@ def node_gib(launch: Launch) -> int | None:
     return math.ceil(sum(terms.values()))
 
 
+def node_processes(launch: Launch) -> str:
+    """Return what works on a node's CPUs, in words; "" where no training does."""
+    case = launch.case
+    if case.action != "train":
+        return ""
+    processes = math.ceil(launch.needed_gpus / nodes.layout(launch)[0])
+    return f"{processes} processes with {case(LOADERS)} readers each"
+
+
 def node_of(case: Case, processes: int, platform: str, site: Site | None) -> Node:
     """Return what a training runs on each of its nodes."""
     saves = case("train.ckpt.enable_checkpoint")
