@@ -179,7 +179,7 @@ def test_an_inference(world, begun, environment, request):
 
 
 def test_modules_that_no_node_can_use_are_told_before_a_job_is_recorded(world, modulefiles):
-    folders = set((world / "jobs").iterdir())
+    folders = set((world / "jobs").glob("*"))
     (world / "modulefiles" / "bare").write_text(f"#%Module1.0\nprepend-path PATH {bare(world)}\n")
     told = []
     for name, why in (("none-such", "none-such"), ("bare", "without torch")):
@@ -191,7 +191,7 @@ def test_modules_that_no_node_can_use_are_told_before_a_job_is_recorded(world, m
         assert wrong["id"] == "JOB-SLURM-MODULE" and why in wrong["message"]
         told.append(wrong["where"])
     assert told == ["--module mine none-such", "python3 of mine bare"]
-    assert set((world / "jobs").iterdir()) == folders
+    assert set((world / "jobs").glob("*")) == folders
 
 
 def bare(world):
