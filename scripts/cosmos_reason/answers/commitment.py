@@ -60,29 +60,19 @@ class Commitment(NamedTuple):
     is_open: bool
 
 
-def _any(phrases: str, tail: str = r"(?![a-z'’])") -> str:
+def _any(phrases: str) -> str:
     """Return a pattern of any of the phrases listed; an underscore stands for a space, and words
     end where they end. Chinese phrases, which have no such ends, are listed apart."""
     by_letter = defaultdict(list)  # re tries one alternative after the other
     for phrase in phrases.split():
         by_letter[phrase[0]].append(phrase[1:].replace("_", " ").replace("'", "['’]"))
     listed = "|".join(f"{letter}(?:{'|'.join(ends)})" for letter, ends in by_letter.items())
-    return rf"\b(?:{listed}){tail}"
+    return rf"\b(?:{listed})(?![a-z'’])"
 
 
-REFUSAL = re.compile(
-    r"\bN/A\b|\b(?:can(?:not|['’]?t)|could(?: not|n['’]t)|unable to|impossible to)(?: \w+ly)?"
-    r" (?:see|view|watch|access|tell|determine|answer|say|know|decide|identify|read|make out"
-    r"|be (?:said|seen|read|determined))\b|\bno (?:idea|clue|comment|answer|video|information)\b"
-    r"|\b(?:not |un)(?:sure|clear|readable)\b|\bI (?:do not|don['’]t) (?:have|know)\b"
-    r"|\b(?:uncertain|unknown|sorry|je ne sais)\b|\bnone of the (?:above|options)\b"
-    r"|\bn[ãa]o (?:consigo|sei)\b|\bno (?:puedo|sé)\b|\bich (?:kann|weiß)(?: \w+){0,4} nicht\b"
-    r"|无法|不能确定|不知道|不确定|看不",
-    re.I,
-)
+# -- the forms, in the order of the page (what is enclosed: response.py) --
 
-# -- the forms --
-
+# An answer phrase: "the correct answer is", "total:", "I choose", in nine languages.
 _KINDS = (
     r"(?:(?:the|my|our|your|this|only|final|correct|right|best|most|likely|appropriate|suitable|short"
     r"|selected|chosen|corrected|revised|updated|new|actual|overall) )*"
@@ -128,6 +118,7 @@ _IN_PHRASES = re.compile(
     "|bounding|time |final|score|rating|count|direction|distance|number|total|say"
     "|go with|went with|happens|occurs|takes place|antwort|risposta|resposta|respuesta"
 )
+# "B is the answer", "C fits best"; looked for where a verb and a word of praise are.
 _IS_THE_ANSWER = re.compile(
     r"[)\].]? (?:is|was|would be|must be|should be) (?:the )?(?:(?:most )?(?:correct|right|best"
     r"|appropriate|suitable|likely|accurate|final) )*(?:answer|option|choice|statement|one)\b"
@@ -171,6 +162,7 @@ _LEADS = re.compile(rf"(?:[-*•>→=✅✔✓☑]+\s+)?{_LEAD}*", re.I)
 _CLAUSE_START = re.compile(
     rf"(?:^|[,:;—–，：。)]|\s-)[\s(\[【>*•✅✔✓☑-]*(?:\d+[.)] )?{_LEAD}*\Z", re.I
 )
+# A bare answer: what "so" begins, in a sentence of its own or in one that gave the reason.
 _CONCLUDED = re.compile(r"\s*(?:so|therefore|thus|hence|所以|因此)\b[\s,:]*", re.I)
 _CONCLUDED_AMID = re.compile(
     r"[,;—–] ?(?:so|therefore|thus|hence|which means)\b"
@@ -181,6 +173,7 @@ _BARE_END = re.compile(r"[\s)\]]*(?:\Z|[.!;\n。！；]|,? *(?:because|since|as)
 _IT_IS = re.compile(r" it is(?=\W*\Z)")
 _EXPLAINED = re.compile(r" [-–—] | ?[:(—]")
 _COPULA = re.compile(r" ?(?:です|でした|である|입니다)(?=\W|\Z)")  # it says no more than "is"
+# Items that begin with different letters list the options.
 _ITEM = re.compile(
     r"(?:\A|\n|[.;:!?] |, (?=[A-H][:.)])|。)[-*•| ]*[(\[]?(?:option |选项 ?)?([A-H])[.):\]]"
     r"(?=\s|$|(?<=:)[^\x00-\x7f])",
@@ -189,17 +182,15 @@ _ITEM = re.compile(
 
 _LETTER_LAST = re.compile(r"(?<![\w'’])([A-Za-z])[.)\]:]*\Z")
 
-# -- what undoes a commitment --
+# -- what undoes a commitment, in the order of the page --
 
+# What stands behind a reason gives the reason, whatever it denies.
 _BECAUSE = re.compile(r"\b(?:because|since|as)\b", re.I)
+# Question, condition, report; what "I say" is no report.
+_QUESTION = re.compile(r"[?？]")
 _CONDITION = re.compile(
     _any("if unless whether suppose supposing assume assuming provided_that hypothetically")
     + "|如果",
-    re.I,
-)
-_OWN_WORDS = re.compile(
-    r"\bI(?:['’]d| would| will|['’]ll| do not| don['’]t)? (?:still )?"
-    r"(?:think|thought|believe|say|said)\b",
     re.I,
 )
 _REPORT = re.compile(
@@ -212,19 +203,25 @@ _REPORT = re.compile(
     r"|有人(?:说|认为)|他说",
     re.I,
 )
+_OWN_WORDS = re.compile(
+    r"\bI(?:['’]d| would| will|['’]ll| do not| don['’]t)? (?:still )?"
+    r"(?:think|thought|believe|say|said)\b",
+    re.I,
+)
+# Openness.
 _OPENING = re.compile(
     _any("maybe perhaps possibly might may could either guess guessing uncertain unclear unsure")
     + r"|\bnot (?:\w+ )?sure\b|\bcan(?:not|['’]?t) (?:tell|say|determine|be determined)\b"
     r"|\b(?:is|are|be) (?:also |just as )?(?:possible|plausible)\b|可能|也许|或者",
     re.I,
 )
+# Denial: before the answer, right behind it, or in a later sentence.
+_NOT = re.compile(r"\b(?:not|no|never|wrong|incorrect|false)\b|n['’]t\b", re.I)
 _NOT_BEFORE = re.compile(
     r"\b(?:not (?:true|correct|right|the case)|false|wrong|incorrect|untrue|a lie|denies|denied)"
     r"\W*(?:that|to say)?\W*\Z|(?:\b(?:not|never|cannot|doubt|deny)\b|n['’]t)[^,:;]*\Z",
     re.I,
 )
-_QUESTION = re.compile(r"[?？]")
-_NOT = re.compile(r"\b(?:not|no|never|wrong|incorrect|false)\b|n['’]t\b", re.I)
 _ITS_OWN = r"[\s\W]*(?:(?:it|this|that|which) )?"
 _DENIED_AFTER = re.compile(
     rf"{_ITS_OWN}(?:(?:is|was|are) )?(?:the |a )?(?:wrong|incorrect|false|impossible|unlikely"
@@ -237,6 +234,14 @@ _DENIED_AFTER = re.compile(
 # "It's yes that I can exclude": what the clause says of it may be anything.
 _IT_IS_X = re.compile(r"\b(?:it(?:['’]s| is| was)|this is|that is)\s*\Z", re.I)
 _THAT_ONE = re.compile(r"\W*(?:that|which) (?:i|we|you|one|he|she|they)\b", re.I)
+_WRONG_LATER = re.compile(
+    r"\W*(?:(?:(?:that|this|it|which|(?:the|my|that|this) (?:above )?answer(?: above)?)"
+    r"(?:['’]s| is| was)? )?"
+    r"(?:wrong|incorrect|false|untrue|not (?:true|correct|right))\b"
+    r"|(?:that|this|it)(?: is|['’]s)? ?(?:n['’]t|not) (?:the )?(?:true|correct|right|answer))",
+    re.I,
+)
+# A turn behind the answer, or one that opens a later sentence.
 _OR = re.compile(r"\W*(?:or|and|/|&|und|oder|ou|et|或|和)(?:\W|$)", re.I)
 _TURNING = "but however although though except yet aber mais pero"
 _TURN = re.compile(_any(_TURNING) + "|但|然而|不过", re.I)
@@ -253,21 +258,26 @@ _CORRECTION = re.compile(
     + "|等等|不对",
     re.I,
 )
+_NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\s*(?:[^\w\s]|\Z)|\s+(?:it|that|this|wait)\b)", re.I)
+# Another answer kept open later.
+_NAMES_ANSWER = re.compile(r"\b(?:answer|option|choice|yes|no)\b|(?<![\w'’])[B-HJ-Z](?![\w'’])")
+# A refusal, or an offer in the place of an answer.
+REFUSAL = re.compile(
+    r"\bN/A\b|\b(?:can(?:not|['’]?t)|could(?: not|n['’]t)|unable to|impossible to)(?: \w+ly)?"
+    r" (?:see|view|watch|access|tell|determine|answer|say|know|decide|identify|read|make out"
+    r"|be (?:said|seen|read|determined))\b|\bno (?:idea|clue|comment|answer|video|information)\b"
+    r"|\b(?:not |un)(?:sure|clear|readable)\b|\bI (?:do not|don['’]t) (?:have|know)\b"
+    r"|\b(?:uncertain|unknown|sorry|je ne sais)\b|\bnone of the (?:above|options)\b"
+    r"|\bn[ãa]o (?:consigo|sei)\b|\bno (?:puedo|sé)\b|\bich (?:kann|weiß)(?: \w+){0,4} nicht\b"
+    r"|无法|不能确定|不知道|不确定|看不",
+    re.I,
+)
 _OFFER = re.compile(
     r"\bI(?: can|['’]ll| will| would be happy to|['’]d be happy to)(?: certainly)? (?:help|assist)"
     r"(?: you)? with (?:that|this|it)\b|\bplease (?:upload|provide|share|send|attach)\b"
     r"|\b(?:let me|I['’]ll|I will) (?:first |now )?(?:analy[sz]e|examine|review|watch|look at)\b",
     re.I,
 )
-_NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\s*(?:[^\w\s]|\Z)|\s+(?:it|that|this|wait)\b)", re.I)
-_WRONG_LATER = re.compile(
-    r"\W*(?:(?:(?:that|this|it|which|(?:the|my|that|this) (?:above )?answer(?: above)?)"
-    r"(?:['’]s| is| was)? )?"
-    r"(?:wrong|incorrect|false|untrue|not (?:true|correct|right))\b"
-    r"|(?:that|this|it)(?: is|['’]s)? ?(?:n['’]t|not) (?:the )?(?:true|correct|right|answer))",
-    re.I,
-)
-_NAMES_ANSWER = re.compile(r"\b(?:answer|option|choice|yes|no)\b|(?<![\w'’])[B-HJ-Z](?![\w'’])")
 
 
 def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
