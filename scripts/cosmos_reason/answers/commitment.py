@@ -364,17 +364,13 @@ def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
     """Read what an enclosure holds like a response of its own."""
     if one.content is None or not plain(one.content):
         return Reading(None, "empty enclosure", one.content or "")
-    text = _plain(one.content)
+    text = one.content
     if one.mark == "\\boxed":
-        text = text.replace("^{\\circ}", "°").replace("{", "").replace("}", "")
+        text = plain(text).replace("^{\\circ}", "°").replace("{", "").replace("}", "")
         text = " ".join(text.replace("\\", " ").split())
-    whole = vocabulary.whole(text) or vocabulary.alone(text)
-    if whole:
-        return Reading(whole, one.mark, one.content)
-    inner = enclosures(one.content)
-    if inner:
-        return _read_enclosed(inner[-1], vocabulary)
-    return _read_plain(text, vocabulary)._replace(words=one.content)
+    found = _read(text, vocabulary)
+    rule = one.mark if found.rule == "bare" else found.rule
+    return Reading(found.answer, rule, one.content)
 
 
 def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
@@ -432,7 +428,6 @@ def _commitments(
     def add(value: str, form: str, start: int, end: int, last: int = len(sentence)) -> None:
         found.append(_committed(value, form, sentence[:last], start, end, vocabulary))
 
-    concluded = None if opens else _CONCLUDED.match(sentence)
     if opens:
         for at in dict.fromkeys((0, _LEADS.match(sentence).end())):
             bare = _bare(sentence, at, vocabulary)
@@ -441,12 +436,12 @@ def _commitments(
                 is_cut = isinstance(vocabulary, Truths) and sentence.startswith(". ", bare[3])
                 add(*bare, bare[3] + 1 if is_cut else len(sentence))
                 break
-    elif concluded and isinstance(vocabulary, Truths):
-        value = vocabulary.whole(sentence[concluded.end() :])
-        if value:
-            add(value, "bare", concluded.end(), len(sentence))
-    elif concluded:
-        bare = _bare(sentence, concluded.end(), vocabulary)
+    elif concluded := _CONCLUDED.match(sentence):
+        at = concluded.end()
+        bare = _bare(sentence, at, vocabulary)
+        if isinstance(vocabulary, Truths):  # "So no car stops" is no answer
+            value = vocabulary.whole(sentence[at:])
+            bare = (value, "bare", at, len(sentence)) if value else None
         if bare:
             add(*bare)
     amid = _CONCLUDED_AMID.search(sentence)
