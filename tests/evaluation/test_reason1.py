@@ -1,5 +1,6 @@
 """Result folders of Reason1: read anew, or counted as it counted them."""
 
+import copy
 import json
 import shlex
 import shutil
@@ -23,42 +24,21 @@ REASON1 = [
     {"is_correct": False, "correct_answer": "A", "full_response": "<answer>B</answer>"},
     {"correct_answer": "A", "full_response": "<answer>A</answer>"},
     "str",
-    {
-        "is_correct": "false",
-        "correct_answer": "B",
-        "full_response": "<answer>The answer is B</answer>",
-    },
+    {"is_correct": "false", "correct_answer": "B", "full_response": "<answer>It is B</answer>"},
     {"is_correct": None, "correct_answer": "B", "full_response": ""},
     {"is_correct": 1, "correct_answer": "B", "full_response": "<answer>B</answer>"},
 ]
 
 
 # As it is shipped.
-CONFIG = {
-    "datasets": ["robovqa", "av"],
-    "model": {
-        "model_name": "nvidia/Cosmos-Reason1-7B",
-        "tokenizer_model_name": "qwen2.5-vl-7b",
-        "dtype": "bfloat16",
-        "tp_size": 4,
-        "max_length": 128000,
-    },
-    "evaluation": {
-        "answer_type": "reasoning",
-        "num_processes": 80,
-        "skip_saved": False,
-        "fps": 4,
-        "seed": 1,
-    },
-    "generation": {
-        "max_retries": 10,
-        "max_tokens": 1024,
-        "temperature": 0.6,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-    },
-}
+CONFIG = yaml.safe_load("""
+datasets: [robovqa, av]
+model: {model_name: nvidia/Cosmos-Reason1-7B, tokenizer_model_name: qwen2.5-vl-7b, dtype: bfloat16,
+        tp_size: 4, max_length: 128000}
+evaluation: {answer_type: reasoning, num_processes: 80, skip_saved: false, fps: 4, seed: 1}
+generation: {max_retries: 10, max_tokens: 1024, temperature: 0.6, repetition_penalty: 1.0,
+             presence_penalty: 0.0, frequency_penalty: 0.0}
+""")
 
 
 @pytest.fixture
@@ -73,9 +53,7 @@ def benchmark(tmp_path, dataset):
         files.write_json(folder / f"{name}_benchmark_qa_pairs.json", [record])
 
     def build(*flags, **changes):
-        config = {
-            name: value | {} if isinstance(value, dict) else value for name, value in CONFIG.items()
-        }
+        config = copy.deepcopy(CONFIG)
         for key, value in changes.items():
             document.set_value(config, key.replace("__", "."), value)
         (tmp_path / "robovqa.yaml").write_text(yaml.safe_dump(config))
@@ -253,9 +231,7 @@ def test_its_datasets_are_looked_for_where_the_guide_puts_them(benchmark):
         code, said = benchmark(*flags, datasets=["robovqa", "agibot"])
         (found,) = [one for one in said["findings"] if one["id"] == "SPEC-BENCHMARK-ROOT"]
         assert code == 2 and found["where"] == where
-        assert [one["id"] for one in said["findings"] if one["severity"] == "error"] == [
-            found["id"]
-        ]
+        assert sum(one["severity"] == "error" for one in said["findings"]) == 1
         assert "--eval-root DIR" in found["fix"] or "Cosmos-Reason1-Benchmark" in found["fix"]
 
 
@@ -283,10 +259,8 @@ def test_its_result_folders_are_written_and_counted_by_its_rule(benchmark, tmp_p
     write(layout / "other/letter/av/gone.json", [{"is_correct": True}])
     run.run(spec, None, Responder(spec))
     place = layout / Path(tiny_reason1).name / "reasoning"
-    assert {path.relative_to(place).as_posix() for path in place.rglob("*.json")} == {
-        "robovqa/a.json",
-        "av/a.json",
-    }
+    written = {path.relative_to(place).as_posix() for path in place.rglob("*.json")}
+    assert written == {"robovqa/a.json", "av/a.json"}
     entries = files.read_json(place / "robovqa/a.json")
     rows = files.read_json(tmp_path / "results" / "results.json")
     assert [one["full_response"] for one in entries] == [row["response"] for row in rows[:2]]
@@ -369,16 +343,9 @@ def test_compat_on_ordinary_results_says_so(tmp_path):
 
 def test_a_reason1_folder_is_judged_anew_from_the_responses(tmp_path):
     items = [item for item in REASON1 if isinstance(item, dict)]
-    prompt = [
-        {
-            "role": "user",
-            "content": [{"type": "video", "video": "x"}, {"type": "text", "text": QUESTION}],
-        }
-    ]
-    write(
-        tmp_path / "model/letter/robovqa/v1.json",
-        [item | {"video_id": "v1", "prompt": prompt} for item in items],
-    )
+    parts = [{"type": "video", "video": "x"}, {"type": "text", "text": QUESTION}]
+    asked = {"video_id": "v1", "prompt": [{"role": "user", "content": parts}]}
+    write(tmp_path / "model/letter/robovqa/v1.json", [item | asked for item in items])
     rows, _ = read(tmp_path)
     grading.grade(rows)
     assert [r.outcome for r in rows] == ["right", "wrong", "right", "right", "unparseable", "right"]
