@@ -235,6 +235,7 @@ class Options(Labels):
 
 
 DIRECTIONS = ("left", "right", "straight", "up", "down")
+# "turning left", "to the left", "a left turn", "straight ahead"
 _WAY = re.compile(
     r"(?:an? |the )?(?P<turn>left|right)(?:[- ]hand)?[- ]turn(?!\w)"
     r"|(?:(?:turn|go|mov|head|driv|veer|steer|proceed|continu|keep|merg)(?:e?s|ed?|ing|es)?[ -])?"
@@ -280,6 +281,7 @@ _ALONE = re.compile(
 LONGEST_ELLIPSIS = 60  # characters
 _SUBJECT = re.compile(r" (?:it|he|she|they|there|this|that|the|I)\b")
 _OF_A_NUMBER = re.compile(r"\.? ?\d")  # "No. 5"
+# Behind a yes or no: "yes or no", "yes and no".
 _BOTH = re.compile(r"\W*(?:or|and|/|et|und|oder|ou|o|y)\W*(?:yes|no|non|nein)\b", re.I)
 
 

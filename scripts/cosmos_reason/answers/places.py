@@ -11,12 +11,14 @@ from cosmos_reason.answers.words import fold
 
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _UNIT = r"(?:seconds?|sekunden?|secondes?|segundos?|secs?|s|minutes?|mins?|秒|分钟?)(?![a-z])"
+# 01:02:03.5, 1 minute 20 seconds, 12.5s, 第3秒
 _TIME = (
     r"(?:(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,]\d{1,3})?"
     r"|\d+(?:\.\d+)? ?m(?:in(?:ute)?s?)?(?:,? (?:and )?|(?=\d))\d+(?:\.\d+)? ?s(?:ec(?:ond)?s?)?\b"
     rf"|第?(?:\d+,\d+(?= ?[sS])|\d+(?:\.\d+)?)(?: ?{_UNIT})?)"
 )
 _KEY = r"(?:start|begin|from|end|stop|to|finish)(?:_?(?:time|sec(?:ond)?s?|timestamp|s))?"
+# 12.5s - 15s, [3, 7], from 3 to 7, 3 s and ends at 7 s; no numbers of frames
 _SPAN = re.compile(
     rf"(?<![\d.:])(?<!frame )(?<!frames )(?P<first>{_TIME})[\]\"')>]*"
     r"(?: ?(?:-+>?|–|—|~|to|until|till|through|and|bis|und|à|et|a|y|al|e|hasta|至|到|,|→|\.\.) ?"
@@ -25,6 +27,7 @@ _SPAN = re.compile(
     rf"(?P<last>{_TIME})",
     re.I,
 )
+# start: 3 s, "end_time": 7, ends at about 00:07: the two ends in fields, lines or sentences
 _NAMED_TIME = re.compile(
     r"\b(?:(?P<start>start|begin|onset)|end|stop|finish)(?:s|ning|ing|ed|es)?"
     r"(?:[ _]?(?:time|sec(?:ond)?s?|timestamp))?[\"']?"
@@ -36,6 +39,7 @@ _PLAIN_NUMBER = re.compile(rf"(?<![\w.]){_NUMBER}(?![\w.]\d)")
 _FACTORS = {"h": 3600, "m": 60, "分": 60}
 BOX_KEYS = ("bbox_2d", "bbox", "box_2d", "box", "bounding_box", "bbox2d", "box2d")
 _LABEL_KEYS = ("label", "class", "category")
+# What makes times of numbers that could be anything.
 _SAYS_TIME = re.compile(rf"\d:\d|\dm|\d ?{_UNIT}|\b{_KEY} ?:|秒|分", re.I)
 _LABEL = re.compile(rf"\b(?:{'|'.join(_LABEL_KEYS)}) ?: ?([^,}}\]\n]+)", re.I)
 BARE = "bare"  # numbers that may be a place, and of which only the question tells
@@ -74,6 +78,7 @@ def spans(text: str) -> list[Place]:
     return list(dict.fromkeys((start, end) for start, end in found if start < end))
 
 
+# What may stand beside a span or a box in any writing: another word makes it part of a statement.
 _SPAN_WORDS = re.compile(
     rf"\b(?:{_KEY}|timestamps?|time|interval|segment|span|window|event|range|about|around|approximately"
     r"|roughly|between|and|the|is|at|in|seconds?|s)\b",

@@ -47,6 +47,7 @@ _CARDINAL |= {"hundred": 100, "thousand": 1000}
 _LONE = {"none": 0, "once": 1, "twice": 2}
 _ENGLISH = "|".join(sorted(_CARDINAL, key=len, reverse=True))
 _ALONE = "|".join(sorted(map(re.escape, _LONE), key=len, reverse=True))
+# -1,234.5, 1e3, 3/4, .5, and 2,5 with a decimal comma
 _DIGITS = (
     r"(?:[-+−]|(?:minus|negative) )?(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+"
     r"|,\d{1,2}(?![\d,]))?(?:e[-+]?\d{1,2}(?!\w)|[/⁄]\d+)?|\.\d+)"
@@ -58,6 +59,7 @@ _UNIT = (
     r"|(?:beats|revolutions) per minute|miles per hour|feet per second"
     r"|(?:degrees? |deg\.? )(?:celsius|fahrenheit|kelvin|c\b|f\b)|° ?[CF]?|[%$€£¥]|US\$)"
 )
+# A currency, the number in digits or words, its unit, and up to six words behind it.
 _NUMBER = re.compile(
     r"(?:(?P<prefix>US\$|[$€£¥]) ?)?"
     rf"(?:(?P<digits>{_DIGITS})(?!\d|[:,./]\d)(?: out of (?P<most>\d+))?"
@@ -70,7 +72,9 @@ _NUMBER = re.compile(
     r"(?: [^\W\d_][\w'’/-]*){0,5})?",
     re.I,
 )
+# Behind a number: it is the begin of a range or the first of two.
 _RANGE = re.compile(r"\s*(?:-|–|—|~|to|or|/|,|and|bis|à|至|到|x|×|\+|±)\s*(?:\d|[-+]\d)", re.I)
+# "How many red cars are there?", "the total number of cars", or in other languages
 _ASKED = re.compile(
     r"\b(?:how many|wie viele?|combien d[e'’]|cu[áa]nt[ao]s|quant[aeio]s?|(?:total )?number of"
     r"|count (?:of )?(?:all )?(?:the )?)(?: of (?:the|these|those))?\s+((?:[\w'-]+ ?){1,5})",
@@ -81,6 +85,7 @@ _HOW = re.compile(r"\bhow (tall|high|long|wide|deep|old|far|fast|heavy|large|big
 _RATED = re.compile(
     r"\b(?:scores?|rating|scale)\b|(?:^|[.,;:!?\n]|\b(?:please|to|and))\s*rate\b", re.I
 )
+# "in kilometers per hour", "(km/h)"
 _ASKED_UNIT = re.compile(
     r"\b(?:in|unit:?|as) (?:the )?([a-z/%°]{1,12}(?: per [a-z]{1,10})?)\b"
     r"|\(([a-z/%°]{1,12}(?: per [a-z]{1,10})?)\)",

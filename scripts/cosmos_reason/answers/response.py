@@ -12,11 +12,13 @@ from cosmos_reason.answers.words import composed
 ANSWER_FIELD = "answer field"
 LONGEST = 16_000  # characters; of what is longer the beginning and the end are read
 
+# Begins and ends of thoughts, as the families of models write them.
 _THOUGHT = re.compile(
     r"</?(?:think(?:ing)?|thoughts?|reasoning|scratchpad|analysis)>|◁/?think▷|\[/?THINK\]", re.I
 )
 _ANSWER_TAG = re.compile(r"[<\[]answer[>\]]|<\|begin_of_box\|>", re.I)
 _ANSWER_END = re.compile(r"[<\[]/?answer[>\]]|<\|end_of_box\|>", re.I)
+# An answer tag; \boxed{} with braces in it, or cut off; a JSON field, complete or cut off.
 _ENCLOSED = re.compile(
     r"(?P<tag>[<\[]answer[>\]]|<\|begin_of_box\|>)"
     r"|\\boxed ?\{(?P<boxed>(?:[^{}]|\{[^{}]{0,200}\}){0,400})(?P<end>\}?)"
@@ -28,6 +30,7 @@ _ENCLOSED = re.compile(
     re.I,
 )
 _MAY_ENCLOSE = re.compile("[<\"'[]|\\\\boxed")
+# Most responses are made of these characters and need not be searched for markup.
 _UNMARKED = re.compile(r"[A-Za-z0-9,.:;!?()/%+-]*(?: [A-Za-z0-9,.:;!?()/%+-]+)*")
 _MARKUP = re.compile(
     r"</?(?:b|i|s|em|strong|p|br) ?/?>|<\|[\w-]{1,30}\|>|\\(?:text|mathrm|textbf)\b|\\[()\[\] ,;]"
@@ -40,6 +43,7 @@ _BLANKS, _LINES = re.compile(r"[^\S\n]+"), re.compile(r" ?\n[\n ]*")
 _BLANK_OR_LINE = r" (?<=[.!?;] )(?<!\b[ie]\.[eg]\. ) *(?![✗✘❌×✖✓✔✅])|\n"
 _SENTENCE_END = re.compile(_BLANK_OR_LINE)
 _ANY_SENTENCE_END = re.compile(rf"(?<=[。！？；])|{_BLANK_OR_LINE}")
+# "A.", "1)", "No.", "Option B." end no sentence.
 _INITIAL = re.compile(r"\W*(?:[A-Za-z]|\d{1,2}|No|Option [A-Z])[.)]")
 
 

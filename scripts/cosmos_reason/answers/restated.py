@@ -38,7 +38,9 @@ _SEEN = re.compile(
     r"|^(?:so|therefore|thus|hence|overall|finally),? ",
     re.I,
 )
+# Before a number that ends its sentence: "there are 4", "cars: 4", but not "car 2".
 _COUNTS = re.compile(r"(?:\A|\b(?:is|are|was|were)|[:=])\s*\Z")
+# A letter of an option: the answer is read by it, or not at all.
 _LETTERED = re.compile(r"(?<![\w'’])[A-Z][).:](?=\s|\Z)|(?<![\w'’])[B-HJ-Z](?![\w'’])")
 _IS_QUESTION = re.compile(
     r"(?:what|which|who|whom|whose|when|where|how|why|is|are|was|were|do|does|did|has|have|will|can)\b",
