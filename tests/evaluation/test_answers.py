@@ -436,6 +436,15 @@ The wrong answer is {x}.
 The answer is anything except {x}.
 I would never pick {x}.
 {x} is the answer that people wrongly give.
+It is not <answer>{x}</answer>
+I don't think it is <answer>{x}</answer>.
+<answer>{x}</answer> The answer is not {x}.
+<answer>{x}</answer> That is wrong.
+<answer>{x}</answer> Wait, it is {y}.
+<answer>{x}</answer> or {y}
+\\boxed{{{x}}}. That is wrong.
+{{"answer": "{x}"}} Wrong.
+It could be {{"reason": "seen", "answer": "{x}"}}
 <think>The answer is {x}
 <think>{x}</think>
 <think>{x}</think><answer></answer>

@@ -316,7 +316,7 @@ def _read(response: str, vocabulary: Vocabulary) -> Reading:
     for one, reading in zip(found, enclosed, strict=True):
         if reading.answer is None:
             return reading
-        if one.mark == "\\boxed" and _is_taken_back(one, said):
+        if _is_taken_back(one, said, reading.answer, vocabulary):
             return Reading(None, "taken back", text)
     spoken = enclosed if outside.answer is None else [*enclosed, outside]
     one_answer = vocabulary.one_of([one.answer for one in spoken])
@@ -330,14 +330,22 @@ def _plain(text: str) -> str:
     return text if text.isascii() else _COPULA.sub("", text)
 
 
-def _is_taken_back(one: Enclosed, said: str) -> bool:
-    """Return whether the sentence around a boxed answer denies it or leaves it open."""
-    text = plain(f"{said[: one.start]}{_BOX}{said[one.end :]}")
-    sentence = next(
-        (text[slice(*span)] for span in sentences(text) if _BOX in text[slice(*span)]), _BOX
-    )
-    at = sentence.find(_BOX)
-    return _is_void(sentence, at, at + len(_BOX)) or _OPENING.search(sentence[:at]) is not None
+def _is_taken_back(one: Enclosed, said: str, value: str, vocabulary: Vocabulary) -> bool:
+    """Return whether the sentence around an enclosed answer denies it or leaves it open, or what
+    follows takes it back. Around a field of JSON is what stands around its object."""
+    start, end = one.start, one.end
+    if "field" in one.mark:
+        start, end = max(said.rfind("{", 0, start), 0), said.find("}", end) + 1 or len(said)
+    text = plain(f"{said[:start]}{_BOX}{said[end:]}")
+    for first, last in sentences(text):
+        at = text.find(_BOX, first, last)
+        if at < 0:
+            continue
+        sentence, at = text[first:last], at - first
+        if _is_void(sentence, at, at + len(_BOX)) or _OPENING.search(sentence[:at]):
+            return True
+        return _is_undone_later(text[first + at + len(_BOX) :], value, vocabulary)
+    return False
 
 
 def phrases(text: str) -> list[str]:
