@@ -42,7 +42,7 @@ _JOINT = re.compile(r"(?<=[a-z])[-_](?=[a-z])")
 _BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 16)  # grading, counting and listing gaps ask each for the same questions
 def options(question: str) -> dict[str, str]:
     """Return letter -> text of the options in a question, {} when fewer than two. They are written
     `A. x`, `A) x`, `(A) x`, `[A] x`, `A: x`, `A、x`, or on a line each `A - x`."""
