@@ -313,11 +313,12 @@ def _read(response: str, vocabulary: Vocabulary) -> Reading:
     for one in reversed(found):
         beside = f"{beside[: one.start]}\n{beside[one.end :]}"
     outside = _read_plain(_plain(beside), vocabulary)
-    for one, reading in zip(found, enclosed, strict=True):
+    for reading in enclosed:
         if reading.answer is None:
             return reading
-        if _is_taken_back(one, said, reading.answer, vocabulary):
-            return Reading(None, "taken back", text)
+    # The same answer enclosed again stands, whatever was said of it before.
+    if _is_taken_back(found[-1], said, enclosed[-1].answer, vocabulary):
+        return Reading(None, "taken back", text)
     spoken = enclosed if outside.answer is None else [*enclosed, outside]
     one_answer = vocabulary.one_of([one.answer for one in spoken])
     if outside.rule == "several answers" or one_answer is None:
