@@ -153,12 +153,4 @@ RULES = (
         and f"the data has {case.records} records, so {case.records} are used",
         fix=lambda case: case.records,
     ),
-    # A cut goes through the middle of a clip's tokens, which then match no features; 8 frames of
-    # 1080p alone are 2,880 tokens.
-    Rule(
-        "SPEC-CALIBRATION-LENGTH", ERROR, "quantize", quantizing.LENGTH,
-        "a video record that is cut fails",
-        lambda case: reads_records(case) and case(quantizing.LENGTH) < 4096,
-        fix=4096,
-    ),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from cosmos_reason.rules.keys import LOADERS, PREFETCH
 from cosmos_reason.spec import actions, quantizing
 
 DEFAULT_LENGTH = 40960
+FEWEST_TOKENS = 4096  # of a record that calibrates
 LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary
 
 
@@ -46,6 +47,16 @@ def longer_max_length(case: Case) -> int | Fix | None:
         if records and not room.too_long(records):
             return Fix(changes=changes)
     return None
+
+
+def enough_to_calibrate(case: Case) -> int | Fix | None:
+    """Return a length in which every record fits, or smaller pictures for the length there is; at
+    least that of an ordinary record."""
+    needed = longer_max_length(case) if too_long(case) else FEWEST_TOKENS
+    if isinstance(needed, int):
+        return max(needed, FEWEST_TOKENS)
+    least = max(case(quantizing.LENGTH), FEWEST_TOKENS)
+    return needed | Fix(changes={quantizing.LENGTH: least}) if needed else None
 
 
 def loader_gib(case: Case) -> float:
@@ -111,11 +122,13 @@ RULES = (
         lambda case: case.engine == "tao" and too_long(case),
         fix=longer_max_length,
     ),
+    # A cut goes through the middle of a clip's tokens, which then match no features.
     Rule(
         "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", quantizing.LENGTH,
-        "a record that is cut fails",
-        lambda case: reads_records(case) and too_long(case),
-        fix=longer_max_length,
+        "a record that is cut fails; 8 frames of 1080p alone are 2,880 tokens",
+        lambda case: reads_records(case)
+        and (too_long(case) or case(quantizing.LENGTH) < FEWEST_TOKENS),
+        fix=enough_to_calibrate,
     ),
     # Frames wait in host memory as 32-bit floats: eight ranks with four workers can fill 290 GB.
     Rule(
