@@ -159,8 +159,35 @@ def _values(
         values[REPLICAS] = max(replicas, 1) if type(replicas) is int else replicas
     elif not {"--gpus-per-node", SHARDS} & set(said):
         absent.append("--gpus-per-node N")
-    _take_model(theirs, said, values, absent)
-    _take_parts(theirs, said, tuning, values, absent)
+    # Weights of a folder (`safetensors_path`) count before those of the name. A DCP folder to go on
+    # from is read by nobody else.
+    weights = theirs.get("model.backbone.safetensors_path")
+    model = weights or theirs.get("model.backbone.model_name")
+    if not {"--model", MODEL} & set(said):
+        if model and "checkpoint.load_path" not in theirs:
+            values[MODEL] = model
+        elif model:
+            absent.append(
+                "--model DIR, the export of the checkpoint that checkpoint.load_path names"
+            )
+        else:
+            absent.append("--model NAME")
+    # Which weights are trained.
+    selected = theirs.get("optimizer.keys_to_select")
+    if tuning == "lora":
+        values.pop(FREEZE, None)  # which adapters do not go with
+        if theirs.get("model.lora_enabled"):
+            for key, name in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
+                if f"model.{key}" in theirs:
+                    values[f"policy.lora.{name}"] = theirs[f"model.{key}"]
+            targets = theirs.get("model.lora_target_modules")
+            if isinstance(targets, str):
+                values["policy.lora.target_modules"] = targets.split(",")
+    elif isinstance(selected, list) and selected:
+        values.pop(FREEZE, None)
+        values[TRAINABLE] = [re.escape(str(part)) for part in selected]
+    elif not tuning and not {FREEZE, TRAINABLE} & {*values, *said}:
+        absent.append("--tuning full, or --set policy.freeze_pattern=PATTERNS of what it freezes")
     if not any(key.startswith("custom.vision.") for key in {*values, *said}):
         absent.append("--set custom.vision.fps=VALUE or nframes")
     values |= {
@@ -184,44 +211,6 @@ def _values(
 def _only(value):
     """Return the value of a list of one."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
-def _take_model(theirs: Mapping, said: Collection[str], values: dict, absent: list[str]) -> None:
-    """Take the model: weights of a folder (`safetensors_path`) count before those of the name. A
-    DCP folder to go on from is read by nobody else."""
-    weights = theirs.get("model.backbone.safetensors_path")
-    model = weights or theirs.get("model.backbone.model_name")
-    if {"--model", MODEL} & set(said):
-        return
-    if model and "checkpoint.load_path" not in theirs:
-        values[MODEL] = model
-    elif model:
-        absent.append("--model DIR, the export of the checkpoint that checkpoint.load_path names")
-    else:
-        absent.append("--model NAME")
-
-
-def _take_parts(
-    theirs: Mapping, said: Collection[str], tuning: str, values: dict, absent: list[str]
-) -> None:
-    """Take which weights are trained."""
-    if tuning == "lora":
-        values.pop(FREEZE, None)  # which adapters do not go with
-        if theirs.get("model.lora_enabled"):
-            ours = {"lora_rank": "r", "lora_alpha": "lora_alpha"}
-            for key, name in ours.items():
-                if f"model.{key}" in theirs:
-                    values[f"policy.lora.{name}"] = theirs[f"model.{key}"]
-            targets = theirs.get("model.lora_target_modules")
-            if isinstance(targets, str):
-                values["policy.lora.target_modules"] = targets.split(",")
-        return
-    selected = theirs.get("optimizer.keys_to_select")
-    if isinstance(selected, list) and selected:
-        values.pop(FREEZE, None)
-        values[TRAINABLE] = [re.escape(str(part)) for part in selected]
-    elif not tuning and not {FREEZE, TRAINABLE} & {*values, *said}:
-        absent.append("--tuning full, or --set policy.freeze_pattern=PATTERNS of what it freezes")
 
 
 def _told(theirs: Mapping, where: str, values: Mapping) -> list[Finding]:

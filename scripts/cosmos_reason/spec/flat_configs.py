@@ -78,15 +78,33 @@ def refusal(
     message += "--set train_annotations, and what it does not say is this skill's default"
     if "--fix" in said:
         message += "; --fix takes over none"
-    if kind := _other_kind(table, action):
-        return findings.error("SPEC-ACTION", where, f"{message}; {kind}")
+    kinds = [table[name] for name in KINDS if table.get(name)]
+    kind = kinds[0] if kinds else "sft"
+    if kind == "sft" and {"reward_funcs", "num_generations"} & table.keys():
+        kind = "grpo"
+    if kind != "sft" or action != "train":  # no supervised training: there is no fix
+        why = f"it is for {kind}, and train specs are for sft"
+        if kind == "sft":
+            why = f"it is for sft, and a {action} spec is not"
+        return findings.error("SPEC-ACTION", where, f"{message}; {why}")
     tuning = _tuning(table, trainers)
     if tuning not in TUNINGS.values():
         message += f"; it trains by {tuning}, and here are --tuning full and --tuning lora"
         return findings.error("SPEC-ACTION", where, message)
     if tuning == "full" and not any(name in table for name in TUNING):
         message += "; it names no adapters, so that all weights are trained (--tuning full)"
-    fix, left = _in_our_words(table, tuning, said)
+    # What says the same in our words, but for what is `said`.
+    flags = {"--tuning": tuning}
+    for name in MODEL:
+        if isinstance(table.get(name), str) and table[name]:
+            flags["--model"] = table[name]
+    changes, left = _changes(table, lora="full" not in said.get("--tuning", tuning))
+    if "--global-batch" in said:
+        changes.pop(BATCH, None)
+    fix = Fix(
+        changes={key: value for key, value in changes.items() if key not in said},
+        flags={flag: value for flag, value in flags.items() if flag not in said},
+    )
     if left:
         message += f"; the fix leaves out {', '.join(left)}"
     if given:
@@ -107,19 +125,6 @@ def _words(table: dict) -> dict[str, set[str]]:
     return found
 
 
-def _other_kind(table: dict, action: str) -> str:
-    """Return why a config gets no fix: it, or the action, is no supervised training."""
-    kinds = [table[name] for name in KINDS if table.get(name)]
-    kind = kinds[0] if kinds else "sft"
-    if kind == "sft" and {"reward_funcs", "num_generations"} & table.keys():
-        kind = "grpo"
-    if kind != "sft":
-        return f"it is for {kind}, and train specs are for sft"
-    if action != "train":
-        return f"it is for sft, and a {action} spec is not"
-    return ""
-
-
 def _tuning(table: dict, trainers: list[str]) -> str:
     """Return `full`, `lora`, or the config's own word for what is neither."""
     for name in TUNING:
@@ -128,21 +133,6 @@ def _tuning(table: dict, trainers: list[str]) -> str:
             is_known = isinstance(value, str | bool) or value is None
             return TUNINGS.get(value, str(value)) if is_known else str(value)
     return "lora" if set(trainers) <= set(NAMES_A_DATASET) else "full"
-
-
-def _in_our_words(table: dict, tuning: str, said: Mapping[str, str]) -> tuple[Fix, list[str]]:
-    """Return the flags and changes that say the same, but for what is `said`, and the names that
-    have none."""
-    flags = {"--tuning": tuning}
-    for name in MODEL:
-        if isinstance(table.get(name), str) and table[name]:
-            flags["--model"] = table[name]
-    changes, left = _changes(table, lora="full" not in said.get("--tuning", tuning))
-    if "--global-batch" in said:
-        changes.pop(BATCH, None)
-    flags = {flag: value for flag, value in flags.items() if flag not in said}
-    changes = {key: value for key, value in changes.items() if key not in said}
-    return Fix(changes=changes, flags=flags), left
 
 
 def _changes(table: dict, lora: bool) -> tuple[dict[str, object], list[str]]:
