@@ -103,7 +103,15 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
     if draft.action == "train":
         _resume(draft, folder, record, newest_resume, origin)
         return
-    checkpoint = _model_of(draft, folder, record)
+    # What a job made whose model the action can begin with.
+    able, wanted = actions.TRAINING, "train job"
+    if draft.action in ("evaluate", "inference"):
+        able, wanted = (*able, "quantize"), "train or quantize job"
+    checkpoint = document.get(record, "evidence.checkpoint")
+    is_complete = isinstance(checkpoint, str) and record.get("state") == "COMPLETE"
+    if not is_complete or document.get(record, "action") not in able:
+        message = f"got a job without a verified model, expected a COMPLETE {wanted}"
+        raise findings.bad_input("SPEC-PARENT", folder, message, _ask_for_status(folder))
     if record["action"] == "quantize":
         # Asked as its parent job was trained; what is not known of that, take_training says.
         draft.follows = Path(checkpoint)
@@ -123,21 +131,6 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
             draft.put(draft.params["base"], model_names.canonical(base), origin)
     if draft.action != "grpo":
         _take_view(draft, parent, origin)
-
-
-def _model_of(draft: Draft, folder: Path, record: dict) -> str:
-    """Return what a job made whose model the action can begin with. Raises Failure."""
-    able = actions.TRAINING
-    expected = "train job"
-    if draft.action in ("evaluate", "inference"):
-        able = (*able, "quantize")
-        expected = "train or quantize job"
-    model = document.get(record, "evidence.checkpoint")
-    is_complete = isinstance(model, str) and record.get("state") == "COMPLETE"
-    if is_complete and document.get(record, "action") in able:
-        return model
-    message = f"got a job without a verified model, expected a COMPLETE {expected}"
-    raise findings.bad_input("SPEC-PARENT", folder, message, _ask_for_status(folder))
 
 
 def _ask_for_status(folder: Path) -> Fix:
