@@ -41,6 +41,10 @@ BOUNDARIES = {
     "SPEC-GPUS-GRPO": ("grpo", "cosmos-rl", "gpus", 4, 3, {}),
     "SPEC-GPUS-IDLE": ("grpo", "cosmos-rl", "gpus", 4, 5, {}),
     "SPEC-GPUS-FEW-GRPO": ("grpo", "cosmos-rl", "gpus", 4, 3, {}),
+    "SPEC-REPLICATE-1D": (
+        "train", "tao", "policy__parallelism__dp_shard_size", 2, 1,
+        {"policy__parallelism__dp_replicate_size": 2, "policy__parallelism__tp_size": 2},
+    ),
     "SPEC-RATE-HIGH": ("train", "tao", "train__optm_lr", 9.9e-5, 1e-4, {}),
     "SPEC-RATE-BFLOAT16": (
         "train", "cosmos-rl", "train__optm_lr", 0.02 / 512, 0.0199 / 512,
