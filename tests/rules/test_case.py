@@ -65,6 +65,10 @@ BOUNDARIES = {
         "train", "tao", "train__ckpt__save_freq", 10, 11,
         {"train__max_num_steps": 10, "train__ckpt__save_freq_in_epoch": 0},
     ),
+    "SPEC-VALIDATION-NEVER": (
+        "train", "tao", "validation__freq_in_epoch", 3, 4,
+        {"validation__enable": True, "train__epoch": 3},
+    ),
     "SPEC-FRAMES-ORDER": (
         "train", "tao", "custom__vision__max_frames", 8, 6, {"custom__vision__min_frames": 8},
     ),
