@@ -14,7 +14,6 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
-from cosmos_reason.base.families import Family
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
@@ -80,14 +79,10 @@ def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
         for key, value in bundle.skill_info()["tuning"]["lora"][draft.action].items():
             if key.startswith(LORA) and document.get(draft.spec, key) is None:
                 draft.put(key, value, "--tuning lora")
-    if was != tuning and not rate_given:
-        _move_rate(draft, tuning)
-
-
-def _move_rate(draft: Draft, tuning: str) -> None:
-    """Take the learning rate that suits the tuning, unless an earlier spec's `--set` chose
-    another."""
-    # A rate of all weights under adapters learns next to nothing, the other way round it diverges.
+    if was == tuning or rate_given:
+        return
+    # A rate of all weights under adapters learns next to nothing, the other way round it diverges:
+    # the one that suits the tuning is taken, unless an earlier spec's `--set` chose another.
     before = document.get(draft.spec, RATE)
     rates = {
         "full": document.get(document.template(draft.action), RATE),
@@ -198,14 +193,11 @@ def take_global_batch(draft: Draft, records: int, ranks: int) -> None:
 def take_model(draft: Draft, written: str) -> None:
     model = model_names.canonical(written)
     key = draft.params["model"]
-    if draft.name(key, draft.flags["--model"]):
-        draft.put(key, model, "--model")
-        _take_defaults(draft, model_names.known_family(model))
-
-
-def _take_defaults(draft: Draft, family: Family) -> None:
-    """Take a family's own frames, pixels, length and layers with adapters, where nobody chose
-    any."""
+    if not draft.name(key, draft.flags["--model"]):
+        return
+    draft.put(key, model, "--model")
+    # The family's own frames, pixels, length and layers with adapters, where nobody chose any.
+    family = model_names.known_family(model)
     if family.defaults is None or "vision" not in draft.params:
         return
     vision = draft.params["vision"]
