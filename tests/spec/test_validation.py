@@ -19,6 +19,12 @@ def test_a_path_that_no_file_system_takes_is_a_finding(action):
             assert (key not in found) == is_legal
 
 
+@pytest.mark.parametrize("largest", [2**63 - 1, -(2**63), 3.4e38])
+def test_a_number_that_a_trainer_can_just_hold_passes(largest):
+    beyond = largest * 2 if type(largest) is float else largest + (1 if largest > 0 else -1)
+    assert not list(legal.unportable(largest)) and list(legal.unportable(beyond))
+
+
 # ---- a quick look --------------------------------------------------------------------------------
 
 
