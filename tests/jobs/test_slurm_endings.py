@@ -70,6 +70,11 @@ def test_work_that_was_killed_first_is_told_as_killed(site, monkeypatch, codes):
     assert job.exit_code == 137 and "out of memory" in job.reason
 
 
+def test_a_script_that_fails_when_its_nodes_have_ended_well_is_no_success(site, monkeypatch):
+    job = ended_by_srun(site, monkeypatch, ("n1", 0), ("n2", 0))
+    assert (job.state, job.exit_code) == ("ERROR", 137)
+
+
 def test_the_last_line_is_not_what_srun_says_of_the_end(site, monkeypatch):
     job, _ = submitted(site, monkeypatch)
     cause = "error: ENGINE-STOPPED run: got SIGUSR1"

@@ -37,6 +37,8 @@ def test_our_own_templates_and_specs_tell_nothing(here):
     files.write_json(here / "guide.origins.json", {"engine": "tao", "action": "train"})
     (here / "guide.toml").write_text(CLEAN["guide"])
     assert origins.engine_of("guide.toml", "local") == "tao"
+    files.write_json(here / "guide.origins.json", {"engine": "of tomorrow"})
+    assert origins.engine_and_key("guide.toml", "local") == ("transformers", ""), "no guess by keys"
 
 
 @pytest.mark.parametrize(("name", "action"), [("tao train", "train"), ("tao evaluate", "evaluate")])
