@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -19,6 +20,7 @@ from cosmos_reason.spec import document, origins
 from cosmos_reason.tuning import commands, prepare, study
 
 SCRIPT = "tune_hyperparameters.py"
+FIXTURES = ROOT / "tests/fixtures"
 
 
 @pytest.fixture
@@ -263,23 +265,10 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
     assert told["evaluations"] == told["left"] + 1, "the untouched model is evaluated too"
     assert told["estimate"]["seconds"] > 0 and told["estimate"]["gpu_hours"] is None
     assert "--seconds-per-step" not in found["next"]
-    text = run_script(SCRIPT, *words, "--study", "b", cwd=folder).stdout
-    assert "budget: 4 trainings, 8 hours; target 0.9, which a training must reach" in text
-    assert "trial 0 ends no search; on local, the CPU" in text
     assert told["questions"] == 4
-    assert "accuracy on 4 questions" in text and "with fewer than 6 no lead is more" in text
-    assert (
-        f"{told['estimate']['steps']} steps a training as given; all of them: time: about" in text
-    )
-    assert f"{told['evaluations']} evaluations besides, whose time is not known" in text
-    assert "trial 0 is the untouched model, evaluated and not trained" in text
-    assert "trial 1 is the spec as given" in text and "given by --seconds-per-step 9" in text
-    assert not gpus_as_given(text) and "outside the range" not in text
-    narrow = run_script(SCRIPT, *words, "--range", "lr=3e-6..4e-6", "--study", "c", cwd=folder)
-    (line,) = [
-        line for line in narrow.stdout.splitlines() if "in trial 1, outside the range" in line
-    ]
-    assert "optm_lr" in line
+    text = run_script(SCRIPT, *words, "--range", "lr=3e-6..4e-6", "--study", "c", cwd=folder).stdout
+    # What is suggested next is Optuna's.
+    assert re.sub(r", next [\d.e-]+", "", text) == (FIXTURES / "said_of_a_plan.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -298,11 +287,6 @@ def test_a_plan_tells_what_becomes_of_alpha(folder, given, searched, told):
     assert found["result"]["alpha"].startswith(told) and bool(found["result"]["alpha"]) == bool(
         told
     )
-
-
-def gpus_as_given(text):
-    (line,) = [line for line in text.splitlines() if line.startswith("as given: global batch")]
-    return "GPU" in line
 
 
 def begun(folder, *words):
