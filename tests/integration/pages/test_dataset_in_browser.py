@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from browser import Browser
 from support import run_script
 
 from cosmos_reason.demo import clips
@@ -29,22 +28,10 @@ def page(tmp_path_factory):
     return folder / "page.html", len(records) + 1
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_shows_every_record_offline_and_fits_its_width(browser, page, width):
     path, count = page
-    browser.problems.clear()
-    browser.requests.clear()
-    browser.open(path, width, "light")
-    assert not browser.problems
-    assert [url for url in browser.requests if not url.startswith(("data:", path.as_uri()))] == []
-    assert browser.ask("document.documentElement.scrollWidth") <= width
+    browser.opens_offline(path, width)
     pictures = "[...document.images].filter(i => i.complete && i.naturalWidth > 0).length"
     assert browser.ask(pictures) == count
     assert browser.ask("document.scripts.length") == 0

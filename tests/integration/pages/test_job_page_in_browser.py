@@ -7,7 +7,6 @@ import sys
 
 import oracles
 import pytest
-from browser import Browser
 
 from cosmos_reason.jobs import page, tensorboard
 from cosmos_reason.jobs.record import Job
@@ -42,25 +41,19 @@ def job(folder, lines, state="RUNNING"):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_the_page_shows_the_newest_state_without_being_asked(tmp_path, width, scheme):
+def test_the_page_shows_the_newest_state_without_being_asked(browser, tmp_path, width, scheme):
     folder, path = tmp_path / "train-1", tmp_path / "page.html"
     page.write(job(folder, LINES[:10]), path, every=1)
-    browser = Browser(tmp_path / "profile")
-    try:
-        browser.open(path, width, scheme)
-        assert "10/60" in browser.ask("document.querySelector('h1').textContent")
-        assert browser.ask("document.querySelectorAll('polyline').length") == 3
-        assert browser.ask("document.documentElement.scrollWidth") <= width
-        assert "<b>bold</b>" in browser.ask("document.querySelector('pre').textContent")
-        page.write(job(folder, LINES), path, every=1)
-        while browser.receive().get("method") != "Page.loadEventFired":
-            pass  # the page reads itself again
-        assert "30/60" in browser.ask("document.querySelector('h1').textContent")
-        browser.screenshot(tmp_path / "page.png")
-        assert not browser.problems, browser.problems
-        assert {url.partition(":")[0] for url in browser.requests} == {"file"}
-    finally:
-        browser.close()
+    browser.opens_offline(path, width, scheme)
+    assert "10/60" in browser.ask("document.querySelector('h1').textContent")
+    assert browser.ask("document.querySelectorAll('polyline').length") == 3
+    assert "<b>bold</b>" in browser.ask("document.querySelector('pre').textContent")
+    page.write(job(folder, LINES), path, every=1)
+    while browser.receive().get("method") != "Page.loadEventFired":
+        pass  # the page reads itself again
+    assert "30/60" in browser.ask("document.querySelector('h1').textContent")
+    browser.screenshot(tmp_path / "page.png")
+    assert not browser.problems, browser.problems
 
 
 def test_tensorboard_itself_reads_the_event_file(tmp_path):
