@@ -1,8 +1,5 @@
-"""The conversion against two independent readers of the same weights.
-
-transformers 5.23 loads an Omni checkpoint natively (Cosmos3OmniForConditionalGeneration), so it
-says what our converted folder must be. It lives beside the main environment and borrows its torch.
-"""
+"""The conversion in other versions of transformers and in a container. That the converted tensors
+are those that the class of Omni checkpoints loads, tests/checkpoints/test_omni.py says."""
 
 import json
 import os
@@ -20,6 +17,7 @@ from cosmos_reason.demo import tiny_omni
 
 pytestmark = pytest.mark.integration
 
+PROMISED = pytest.param("4.57", marks=pytest.mark.promise)
 META = """
 import json, sys
 import torch, transformers
@@ -27,57 +25,6 @@ config = transformers.AutoConfig.from_pretrained(sys.argv[1])
 with torch.device("meta"):
     state = transformers.Qwen3VLForConditionalGeneration(config).state_dict()
 print(json.dumps({name: list(tensor.shape) for name, tensor in state.items()}))
-"""
-DEMO_TEXT = "\n".join(
-    f"Which way does the {colour} {shape} move, left or right? A. left B. right. "
-    f"Is it {colour}? yes no"
-    for colour in ("red", "green", "blue", "yellow")
-    for shape in ("circle", "square", "triangle")
-)
-COMPARE = """
-import json, sys
-import torch
-from transformers import AutoTokenizer
-from transformers import Cosmos3OmniForConditionalGeneration, Qwen3VLForConditionalGeneration
-
-omni, converted = sys.argv[1:]
-torch.manual_seed(0)
-models, infos = {}, {}
-for name, cls, path in (
-    ("omni", Cosmos3OmniForConditionalGeneration, omni),
-    ("converted", Qwen3VLForConditionalGeneration, converted),
-):
-    model, info = cls.from_pretrained(path, dtype=torch.float32, output_loading_info=True)
-    models[name] = model.train(False)
-    keys = ("missing_keys", "unexpected_keys", "mismatched_keys")
-    infos[name] = {key: sorted(map(str, info[key])) for key in keys}
-states = {name: model.state_dict() for name, model in models.items()}
-shared = states["omni"].keys() & states["converted"].keys()
-same = {k for k in shared if torch.equal(states["omni"][k], states["converted"][k])}
-tokenizer = AutoTokenizer.from_pretrained(converted)
-part = {"type": "video"}
-asked = {"type": "text", "text": "Which way does the red circle move?"}
-messages = [{"role": "user", "content": [part, asked]}]
-text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-grid = torch.tensor([[4, 4, 4]])
-pad = "<|video_pad|>"
-frames = "".join(f"<{n + 0.5} seconds><|vision_start|>{pad * 4}<|vision_end|>" for n in range(4))
-video_text = text.replace(f"<|vision_start|>{pad}<|vision_end|>", frames)
-outputs = {}
-plain_text = text.replace(f"<|vision_start|>{pad}<|vision_end|>", "")
-for name, prompt in (("text", plain_text), ("video", video_text)):
-    ids = tokenizer(prompt, return_tensors="pt").input_ids
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if name == "video":
-        pixels = torch.randn(64, 1536, generator=torch.Generator().manual_seed(1))
-        token = models["converted"].config.video_token_id
-        inputs |= {"pixel_values_videos": pixels, "video_grid_thw": grid}
-        inputs |= {"mm_token_type_ids": torch.where(ids == token, 2, 0)}
-    inputs |= {"max_new_tokens": 16, "do_sample": False}
-    outputs[name] = {k: m.generate(**inputs).tolist() for k, m in models.items()}
-    outputs[name]["prompt"] = ids.shape[1]
-sizes = {"same": len(same), "omni": len(states["omni"]), "converted": len(states["converted"])}
-print(json.dumps({"infos": infos, "outputs": outputs, **sizes}))
 """
 LOAD = """
 import json, sys
@@ -100,7 +47,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("omni")
-    tiny_omni.build(base / "omni", seed=3, text=DEMO_TEXT)
+    tiny_omni.build(base / "omni", seed=3, text="left right yes no")
     conversion.convert(
         omni.open_source(base / "omni"), base / "converted", 1_000_000, force=False, jobs=2
     )
@@ -114,19 +61,7 @@ def run_python(code, *args, path=None):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.promise
-def test_equals_what_transformers_loads_natively(folders):
-    seen = run_python(COMPARE, *folders, path=oracles.transformers("5.23"))
-    for info in seen["infos"].values():
-        assert info == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
-    assert seen["same"] == seen["omni"] == seen["converted"]
-    for output in seen["outputs"].values():
-        assert output["omni"] == output["converted"]
-        assert len(output["omni"][0]) > output["prompt"]
-    assert seen["outputs"]["text"] != seen["outputs"]["video"]
-
-
-@pytest.mark.parametrize("version", ["4.57", "main", "5.23"])
+@pytest.mark.parametrize("version", [PROMISED, "main", "5.23"])
 def test_loads_in_every_transformers_that_reads_it(folders, version):
     seen = run_python(
         LOAD, folders[1], path=None if version == "main" else oracles.transformers(version)

@@ -13,6 +13,7 @@ import torch
 from launch_site import met_at_work
 from safetensors.torch import load_file
 from support import ROOT, called, run_script
+from training import VISION, quantization
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.checkpoints import quantized
@@ -22,7 +23,6 @@ from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
-VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
 LORA = {
     **{"r": 4, "lora_alpha": 8.0, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
     **{"modules_to_save": None, "use_rslora": False, "init_lora_weights": False},
@@ -55,21 +55,6 @@ def environment():
     return {"PYTHONPATH": str(oracles.llmcompressor()), "HF_HUB_OFFLINE": "1"}
 
 
-def spec_of(tiny_model, dataset, output):
-    table = document.template("quantize")
-    changes = {
-        "model.model_path": str(tiny_model),
-        "dataset.annotation_path": str(dataset / "train" / "annotations.json"),
-        "dataset.media_dir": str(dataset / "train"),
-        "vision": dict(VISION),
-        "quantize.num_calibration_samples": 6,
-        "results_dir": str(output),
-    }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
-    return table
-
-
 REASON1 = ("FP8", "W4A16")  # schemes that the other family is quantized with
 
 
@@ -78,11 +63,11 @@ def results(tiny_model, tiny_reason1, dataset, tmp_path_factory, environment):
     """A folder with the model of each scheme; W4A16 was asked four questions."""
     root = tmp_path_factory.mktemp("quantized")
     for scheme in REASON1:
-        spec = spec_of(tiny_reason1, dataset, root / f"reason1-{scheme}")
+        spec = quantization(tiny_reason1, dataset, root / f"reason1-{scheme}")
         spec["quantize"]["quantization_scheme"] = scheme
         document.dump(spec, root / f"reason1-{scheme}.toml")
     for scheme in STORED:
-        spec = spec_of(tiny_model, dataset, root / scheme)
+        spec = quantization(tiny_model, dataset, root / scheme)
         spec["quantize"]["quantization_scheme"] = scheme
         if scheme == "W4A16":
             folder = dataset / "eval"
@@ -152,7 +137,7 @@ def test_an_adapter_is_merged_first_and_a_rerun_keeps_the_result(
 ):
     network = models.load_model(tiny_model, torch.float32, torch.device("cpu"))
     models.add_lora(network, LORA, str(tiny_model)).save_pretrained(tmp_path / "adapter")
-    spec = spec_of(tiny_model, dataset, tmp_path / "out")
+    spec = quantization(tiny_model, dataset, tmp_path / "out")
     spec["model"] = {
         "model_path": str(tmp_path / "adapter"),
         "base_model_path": str(tiny_model),

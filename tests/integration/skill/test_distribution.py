@@ -148,12 +148,8 @@ def test_npx_skills_add(checkout, tmp_path, version):
         installed = project / place / "skills" / NAME
         assert tree(installed) == original
         for script in SCRIPTS:
-            done = run(
-                installed / "scripts" / script,
-                "--help",
-                cwd="/",
-                env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            )
+            path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+            done = run(installed / "scripts" / script, "--help", cwd="/", env=path)
             assert done.returncode == 0 and "examples:" in done.stdout, done.stderr
 
 
@@ -172,16 +168,8 @@ def uv() -> list[Path]:
 
 @pytest.mark.parametrize("script", [pytest.param(name, marks=MARKS[name]) for name in SCRIPTS])
 def test_uv_runs_each_script_from_its_own_metadata(release, script):
-    done = run(
-        *uv(),
-        "run",
-        "--no-project",
-        "--script",
-        release / "scripts" / script,
-        "--help",
-        cwd="/",
-        env=UV_ENV,
-    )
+    words = [*uv(), *"run --no-project --script".split(), release / "scripts" / script]
+    done = run(*words, "--help", cwd="/", env=UV_ENV)
     if "Failed to fetch" in done.stderr:
         pytest.skip(f"the package index does not give its packages: {done.stderr.strip()[-200:]}")
     assert done.returncode == 0 and "examples:" in done.stdout, done.stderr
@@ -204,17 +192,8 @@ def test_claude_plugin_validate(release, tmp_path):
     modules = node_packages("claude-code-2.1.329", "@anthropic-ai/claude-code@2.1.329")
     env = {"HOME": str(tmp_path), "DISABLE_TELEMETRY": "1"}
     for target in (release, release / ".claude-plugin" / "plugin.json"):
-        report = json.loads(
-            succeed(
-                modules / ".bin" / "claude",
-                "plugin",
-                "validate",
-                "--strict",
-                "--json",
-                target,
-                env=env,
-            )
-        )
+        words = [modules / ".bin" / "claude", *"plugin validate --strict --json".split(), target]
+        report = json.loads(succeed(*words, env=env))
         assert report["success"] and report["provides"]["skills"] == [f"{NAME}:{NAME}"]
 
 
