@@ -216,15 +216,9 @@ def submit_from_hub(site, hub, words, **request):
     env = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(site.root / "home")}
     env |= {"HF_TOKEN": "canary-hub-token", "HF_HUB_DISABLE_XET": "1"}
     request = {"platform": "local"} | request
-    command = [
-        sys.executable,
-        "-c",
-        LAUNCHER,
-        str(ROOT / "scripts"),
-        str(site.root),
-        json.dumps(request),
-    ]
-    done = called([*command, json.dumps(words)], env=os.environ | env)
+    command = [sys.executable, "-c", LAUNCHER, ROOT / "scripts", site.root]
+    command += [json.dumps(request), json.dumps(words)]
+    done = called(command, env=os.environ | env)
     assert "canary" not in done.stdout + done.stderr
     folders = jobs.folders(site.jobs)
     return done.returncode, done.stderr, folders[0] if folders else None
