@@ -43,8 +43,8 @@ def examined(clips: Iterable[tuple[int, Path]]) -> Reports:
             bar.update()
             with contextlib.suppress(Failure):  # told where the clip is brought into the dataset
                 reports[jobs[job]] = job.result()
-    # In the order of the clips, not of who was decoded first: which of two is told as the copy is
-    # the same in each run.
+    # In the order of the numbers, whichever was first: which clip stands for those alike decides
+    # what a seed holds out.
     return {number: reports[number] for number in todo if number in reports}
 
 
@@ -94,7 +94,8 @@ def alike(train: Reports, held_out: Reports) -> dict[int, int]:
             [{n: known[n] for n in known if is_still[n] is still} for still in (False, True)]
         )
     (clips, stills), (held_out_clips, held_out_stills) = sides
-    return _clips_alike(clips, held_out_clips) | _stills_alike(stills, held_out_stills)
+    found = _clips_alike(clips, held_out_clips) if clips and held_out_clips else {}
+    return found | (_stills_alike(stills, held_out_stills) if stills and held_out_stills else {})
 
 
 def _stills_alike(train: Reports, held_out: Reports) -> dict[int, int]:
@@ -103,8 +104,6 @@ def _stills_alike(train: Reports, held_out: Reports) -> dict[int, int]:
     import numpy as np
 
     found: dict[int, int] = {}
-    if not (train and held_out):
-        return found
 
     def pictures(part: Reports) -> tuple[np.ndarray, np.ndarray]:
         looks = [np.frombuffer(bytes.fromhex(one.look), np.uint8) for one in part.values()]
@@ -132,8 +131,6 @@ def _clips_alike(train: Reports, held_out: Reports) -> dict[int, int]:
     import numpy as np
 
     found: dict[int, int] = {}
-    if not (train and held_out):
-        return found
     trained, train_looks, train_motion, train_seconds = _looks(train)
     asked, looks, motion, seconds = _looks(held_out)
     for start in range(0, len(asked), AT_ONCE):
