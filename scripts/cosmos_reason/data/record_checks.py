@@ -59,14 +59,6 @@ class Tally:
             self.add(check, records.index, f"record-{records.index}", message)
         records.oddities.clear()
 
-    def add_part(self, part: Tally, read: int) -> None:
-        """Add what was noted of records that follow on so many that were read."""
-        for check, (index, message) in part.first.items():
-            self.first.setdefault(check, (index + read, message))
-            self.ids.setdefault(check, []).extend(part.ids[check])
-            places = [(file, index + read) for file, index in part.places[check]]
-            self.places.setdefault(check, []).extend(places)
-
     def findings(
         self, checks: dict[str, tuple[str, str, Fix | str]], path: str | Path, records: int = 0
     ) -> list[f.Finding]:

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, filterfalse, pairwise
 from pathlib import Path
@@ -40,10 +40,6 @@ CLOSED = ("yes_no", "mcq", "number", "ordinal", "direction")  # types of answers
 LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
 READ_ONCE = 1 << 14  # questions with an answer that are kept as they were read
 
-# The columns that mean the same in a part of a file as in the whole of it.
-TAKEN_AS_THEY_ARE = ("ids", "clip_counts", "asked", "kinds", "answers", "text_tokens")
-TAKEN_AS_THEY_ARE += ("answer_tokens", "has_system", "reasoning_tokens", "video_fps")
-TAKEN_AS_THEY_ARE += ("text_keys", "answer_keys", "is_closed")
 PART = 1 << 23  # bytes of a file that a process surveys at once
 LARGE = 1 << 26  # bytes from which on other processes have started before this one is through
 # Each takes some 200 MB, and a login node may have a hundred cores: four of sixteen brought most of
@@ -144,11 +140,8 @@ class Survey:
         numbers = table.talk_numbers
         of_talks = Talk(*zip(*talks, strict=True))  # columns, each with one element per talk
         indices = np.arange(table.index, table.index + len(table))
-        problems = [
-            found | more for (_, found), more in zip(table.talks, of_talks.problems, strict=True)
-        ]
-        for row in np.flatnonzero(np.array(list(map(bool, problems)))[numbers]):
-            for check, message in problems[numbers[row]].items():
+        for row in np.flatnonzero(np.array(list(map(bool, of_talks.problems)))[numbers]):
+            for check, message in of_talks.problems[numbers[row]].items():
                 self.tally.add(check, int(indices[row]), table.ids[row], message)
         clips = [self.clips.setdefault(medium, len(self.clips)) for medium in table.media]
         self.ids += table.ids
@@ -174,27 +167,6 @@ class Survey:
             _extend(getattr(self, name), np.array(values)[questions])
         forms = list(chain.from_iterable(map(self._forms_of, talks)))
         _extend(self.form_numbers, np.array(forms)[questions])
-
-    def add_part(self, part: Survey) -> None:
-        """Add the records that follow in the file, which a part has as numbers 0 and on."""
-        import numpy as np
-
-        clips = np.array([self.clips.setdefault(one, len(self.clips)) for one in part.clips])
-        forms = [self.forms.setdefault(one, len(self.forms)) for one in part.forms]
-        forms.append(-1)  # which is the number of none, and here its place
-        _extend(self.indices, np.array(part.indices) + self.read)
-        _extend(self.clip_numbers, clips[np.array(part.clip_numbers)])
-        _extend(self.form_numbers, np.array(forms)[np.array(part.form_numbers)])
-        for name in TAKEN_AS_THEY_ARE:
-            getattr(self, name).extend(getattr(part, name))
-        self.text_method = part.text_method
-        self.formats.update(part.formats)
-        self.types.update(part.types)
-        for kind, counts in part.balance.items():
-            self.balance[kind].update(counts)
-        self.reasoned += part.reasoned
-        self.tally.add_part(part.tally, self.read)
-        self.read += part.read
 
     def _forms_of(self, talk: Talk) -> list[int]:
         return [
@@ -235,12 +207,17 @@ class Talk(NamedTuple):
     problems: dict[str, str]
 
 
-def talk_of(sample: Sample, counts: text_tokens.Estimate | text_tokens.Tokenizer) -> Talk:
-    """Return what is noted of a record's conversation, as Sample.questions has its questions."""
+def talk_of(
+    sample: Sample,
+    counts: text_tokens.Estimate | text_tokens.Tokenizer,
+    found: dict[str, str] | None = None,
+) -> Talk:
+    """Return what is noted of a record's conversation, as Sample.questions has its questions;
+    `found`: what its reader found wrong with it, and nobody has noted yet."""
     last = sample.turns[-1].text
     reasoning = counts.reasoning(sample.reasoning, last) if sample.reasoning else 0
     answer_keys, is_closed, types, balance, forms = [], [], [], [], []
-    problems: dict[str, str] = {}
+    problems = dict(found or {})
     reasoned = 0
     for (_, text), (role, gt) in pairwise(sample.turns):
         if role != "assistant":
@@ -345,7 +322,7 @@ def by_one(annotations: Path, model: str) -> Survey:
     records = JsonRecords(annotations, read_table)
     for found in stream(records, dataset.tally, dataset.formats):
         if isinstance(found, RecordTable):
-            dataset.add_table(found, [talk_of(sample, counts) for sample, _ in found.talks])
+            dataset.add_table(found, [talk_of(one, counts, wrong) for one, wrong in found.talks])
         else:
             dataset.add(found, talk_of(found, counts))
     dataset.header = records.header
@@ -379,7 +356,10 @@ def by_processes(annotations: Path, model: str) -> Survey | None:
             for part in pool.map(partial(_part, annotations, model, comma), ranges):
                 if part is None:
                     return None
-                dataset.add_part(part)
+                table, talks, dataset.text_method = part
+                dataset.add_table(replace(table, index=dataset.read), talks)
+                dataset.formats["llava"] += len(table)
+                dataset.read += len(table)
         except BrokenProcessPool:  # by who gives memory: one process needs less
             return None
         finally:
@@ -387,9 +367,11 @@ def by_processes(annotations: Path, model: str) -> Survey | None:
     return dataset
 
 
-def _part(annotations: Path, model: str, comma: str, place: tuple[int, int]) -> Survey | None:
-    """Return the columns of the lines between two places of a file; None where they are no
-    table."""
+def _part(
+    annotations: Path, model: str, comma: str, place: tuple[int, int]
+) -> tuple[RecordTable, list[Talk], str] | None:
+    """Return the lines between two places of a file as a table, what is noted of its conversations,
+    and how texts were counted; None where they are no table."""
     begin, end = place
     with annotations.open("rb") as handle:
         handle.seek(begin)
@@ -408,10 +390,8 @@ def _part(annotations: Path, model: str, comma: str, place: tuple[int, int]) -> 
     if table is None:
         return None
     counts = text_tokens.of_model(model)
-    part = Survey(annotations, annotations.parent, text_method=counts.method, read=len(table))
-    part.formats["llava"] = len(table)
-    part.add_table(table, [talk_of(sample, counts) for sample, _ in table.talks])
-    return part
+    talks = [talk_of(sample, counts, found) for sample, found in table.talks]
+    return replace(table, talks=[]), talks, counts.method
 
 
 def short_answer(kind: str, question: str, gt: str) -> str | None:
