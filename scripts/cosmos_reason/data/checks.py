@@ -87,8 +87,6 @@ CHECKS = RECORD_CHECKS | {
         f"parts of one recording in training and evaluation are {overlap.NEAR:g} s apart", ""),
     overlap.ALIKE: (f.WARNING, "no evaluation clip is one of training, encoded, scaled or cut anew",
         "build both sides of one source, where --column group=NAME keeps copies together"),
-    "DATA-LEAK-PREFIX": (f.INFO, "clips of one camera or recording are not in both",
-        "hold out whole cameras or recordings"),
     "DATA-SIZE": (f.INFO,
         "training data have 1,000 questions at least, better 10,000, for production 50,000",
         "label more"),

@@ -1,39 +1,27 @@
-"""Rows of JSON that keeps things in one another: sets whose way to their rows is published, clips
-below the trips of a vehicle, questions, captions or labels below a clip. Enter at `rows`."""
+"""Rows of JSON that keeps things in one another: sets whose way to their rows is published, and
+questions, captions or labels below a clip. What lies deeper has rows by `--convert`. Enter at
+`rows`."""
 
 from __future__ import annotations
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data.published_sets import WAYS
-from cosmos_reason.data.roles import NAMES, OF_CLIPS, OF_TEXTS
+from cosmos_reason.data.roles import NAMES, OF_TEXTS
 from cosmos_reason.media.files import names_medium
 
-# What is said of each clip, and never of all that lie below one object.
-OF_A_CLIP = {
-    name for role, names in NAMES.items() if role not in ("group", "tag") for name in names
-}
 ASKING = set(NAMES["question"])
 OF_A_QUESTION = {name for role in ("question", "answer", "options", "id") for name in NAMES[role]}
 OF_A_QUESTION -= {*NAMES["video"], *NAMES["image"]}
 SHORT = {"q": "question", "a": "answer"}
-DEEPEST = 32  # objects around a clip: no published set has more than a few
 WHOLE = "-1"  # the caption of ShareGPT4Video that is about the whole clip
 TIMED = "Describe each event in the video, with its start and end in seconds."
 
 
-def rows(records: list, declared: set[str], where: object) -> list:
-    """Return a row for each clip, question or caption below the `records`, with the plain values
-    around it: {"trip": 1, "clips": [{"file": "a.mp4"}]} is {"trip": 1, "file": "a.mp4"}; other
-    records as they are. `declared` are columns of questions and answers. Raises Failure for clips
-    in two lists of an object, and for more than DEEPEST objects around one."""
-    if len(records) == 1:
-        listed = _of_published_set(records[0])
-        if listed:
-            return listed
-    asked = {*ASKING, *NAMES["answer"], *declared}
-    # A record without clips stays as it is, and one whose clips are asked about together.
-    clips = [clip for one in records for clip in _named_below(one, asked, where, 0) or [one]]
-    return by_clip([row for clip in clips for row in _of_clip(clip)])
+def rows(records: list) -> list:
+    """Return a row for each question or caption below the `records`, with the plain values around
+    it; other records as they are."""
+    listed = _of_published_set(records[0]) if len(records) == 1 else []
+    return listed or by_clip([row for one in records for row in _of_clip(one)])
 
 
 def told(record: dict) -> str:
@@ -58,7 +46,7 @@ def _of_published_set(record: object) -> list[dict]:
         for row in found or ():
             if "{video}" in way and "id" in row:  # other clips may have the same numbers
                 row["id"] = f"{row['video']}-{row['id']}"
-        if found:
+        if found:  # a document that keeps to one way keeps to no other
             return found
     return []
 
@@ -77,7 +65,12 @@ def _along(way: list[str], columns: set[str], value: object, around: dict) -> li
     elif step == "{video}":
         inner = [(part, {"video": name}) for name, part in value.items()]
     else:
-        around = {**around, **_plain(value, OF_A_QUESTION)}
+        plain = {
+            name: said
+            for name, said in value.items()
+            if isinstance(said, str | int | float) and name.lower() not in OF_A_QUESTION
+        }
+        around = {**around, **plain}
         if step != "*":
             return _along(rest, columns, value.get(step), around)
         below = [_along(rest, columns, part, around) for part in value.values()]
@@ -91,59 +84,20 @@ def _along(way: list[str], columns: set[str], value: object, around: dict) -> li
     return None if inner is None else found
 
 
-def _plain(row: dict, without: set[str]) -> dict:
-    """Return the texts and numbers of an object that may stand in the rows below it."""
-    return {
-        name: value
-        for name, value in row.items()
-        if isinstance(value, str | int | float) and name.lower() not in without
-    }
-
-
 def _is_timed(record: object) -> bool:
     """Return whether it is ActivityNet Captions: for each clip its sentences and their times."""
-    if not isinstance(record, dict) or not record:
-        return False
-    for said in record.values():
-        if not isinstance(said, dict):
-            return False
-        times, sentences = said.get("timestamps"), said.get("sentences")
+    clips = list(record.values()) if isinstance(record, dict) else []
+    for said in clips:
+        times, sentences = (
+            said.get(key) if isinstance(said, dict) else None for key in ("timestamps", "sentences")
+        )
         if not isinstance(times, list) or not isinstance(sentences, list):
             return False
-        if len(times) != len(sentences) or not all(isinstance(one, str) for one in sentences):
+        are_spans = all(isinstance(span, list) and len(span) == 2 for span in times)
+        are_texts = all(isinstance(one, str) for one in sentences)
+        if len(times) != len(sentences) or not (are_spans and are_texts):
             return False
-        if not all(isinstance(span, list) and len(span) == 2 for span in times):
-            return False
-    return True
-
-
-def _named_below(row: object, asked: set[str], where: object, depth: int) -> list[dict]:
-    """Return the objects below a row that name clips, with the plain values around them."""
-    if not isinstance(row, dict):
-        return []
-    if depth > DEEPEST:
-        message = f"got objects in more than {DEEPEST} others, expected rows"
-        raise f.bad_input("BUILD-TABLE", where, message)
-    texts = {name: value for name, value in row.items() if isinstance(value, str)}
-    if OF_CLIPS & texts.keys() or any(map(names_medium, texts.values())):
-        return [row]
-    if asked & row.keys():
-        return []
-    found = {}
-    for name, value in row.items():
-        parts = by_clip([value]) if isinstance(value, dict) else value
-        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-            continue
-        inner = [clip for part in parts for clip in _named_below(part, asked, where, depth + 1)]
-        if inner:
-            found[name] = inner
-    if len(found) > 1:
-        message = f"got clips in several lists of one object: {', '.join(found)}, "
-        message += "expected one: write each list to a file of its own"
-        raise f.bad_input("BUILD-TABLE", where, message)
-    around = _plain(row, OF_A_CLIP)
-    # What is said of a clip comes first, and counts.
-    return [{**inner, **around, **inner} for clips in found.values() for inner in clips]
+    return bool(clips)
 
 
 def by_clip(records: list) -> list:
@@ -232,7 +186,15 @@ def with_fields(rows: list[dict], fields: tuple[str, ...]) -> tuple[list[dict], 
         objects = {name: value for name, value in row.items() if isinstance(value, dict)}
         holding = [name for name, value in objects.items() if set(fields) <= value.keys()]
         if len(holding) != 1:
-            raise _without_fields(fields, number, objects)
+            known = list(dict.fromkeys(name for value in objects.values() for name in value))
+            if not known:
+                message = f"got it for rows of plain columns (row {number}), which have no use for"
+                fix = f"drop --fields {','.join(fields)}"
+                raise f.bad_input("USAGE", "--fields", f"{message} it", fix)
+            hint = "".join(f.did_you_mean(field, known) for field in fields if field not in known)
+            message = f"got {', '.join(known)} in row {number}, expected one object with "
+            message += f"{', '.join(fields)}.{hint}"
+            raise f.bad_input("BUILD-FIELD", "--fields", message)
         others = {name: value for name, value in row.items() if name != holding[0]}
         kept = {name: row[holding[0]][name] for name in fields}
         if len(fields) > 1:
@@ -240,14 +202,3 @@ def with_fields(rows: list[dict], fields: tuple[str, ...]) -> tuple[list[dict], 
             kept = {column: kept}
         chosen.append({**others, **kept})
     return chosen, column
-
-
-def _without_fields(fields: tuple[str, ...], number: int, objects: dict[str, dict]) -> f.Failure:
-    known = list(dict.fromkeys(name for value in objects.values() for name in value))
-    if not known:
-        message = f"got it for rows of plain columns (row {number}), which have no use for it"
-        return f.bad_input("USAGE", "--fields", message, f"drop --fields {','.join(fields)}")
-    hint = "".join(f.did_you_mean(field, known) for field in fields if field not in known)
-    wanted = ", ".join(fields)
-    message = f"got {', '.join(known)} in row {number}, expected one object with {wanted}.{hint}"
-    return f.bad_input("BUILD-FIELD", "--fields", message)

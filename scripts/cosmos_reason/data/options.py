@@ -17,8 +17,6 @@ from cosmos_reason.spec.values import shown
 
 OPTIONS = ("index2ans", "options", "choices", "candidates", "option")  # keys of records
 NUMBERED = re.compile(r"(?:a|opt|option|choice|candidate)[ _]?(\d)", re.I)  # columns: NExT-QA's a0
-ANSWERS = re.compile(r"answer[ _]?(\d)", re.I)  # HourVideo
-LETTER = re.compile(r"[A-H]")
 # An option as some benchmarks write it: "B. left".
 LETTERED = re.compile(r"\(?([A-Z])[.):]\s*(.*)", re.S)
 NUMBER = re.compile(r"\d+")
@@ -101,22 +99,18 @@ def columns(names: Iterable[str]) -> list[str]:
         if letter not in names:
             break
         lettered.append(letter)
-    return _counted(names, NUMBERED) or (lettered if len(lettered) > 1 else [])
-
-
-def _counted(names: list[str], pattern: re.Pattern) -> list[str]:
-    by_number = {int(match[1]): name for name in names if (match := pattern.fullmatch(name))}
+    by_number = {int(match[1]): name for name in names if (match := NUMBERED.fullmatch(name))}
     numbers = sorted(by_number)
-    is_counted = numbers and numbers[0] in (0, 1) and numbers[-1] - numbers[0] == len(numbers) - 1
-    return [by_number[number] for number in numbers] if is_counted and numbers[1:] else []
+    is_counted = numbers[:1] in ([0], [1]) and numbers[-1] - numbers[0] == len(numbers) - 1
+    if is_counted and len(numbers) > 1:
+        return [by_number[number] for number in numbers]
+    return lettered if len(lettered) > 1 else []
 
 
 def in_columns(record: Mapping, answer: str) -> tuple[dict[str, str], str]:
     """Return what `of_columns` returns, of columns that are known by their names."""
     filled = [name for name, value in record.items() if value not in (None, "")]
     names = columns(filled)
-    if not names and LETTER.fullmatch(answer):  # else they may be answers of several people
-        names = _counted(filled, ANSWERS)
     if names and names[0] == "A" and not all(isinstance(record[one], str) for one in names):
         return {}, answer
     return of_columns(record, names, answer)

@@ -218,23 +218,6 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).strip().casefold())
 
 
-def near_names(files: Folder, path: str) -> list[str]:
-    """Return the media whose names differ from the last part of `path` in their folder, or in what
-    `folded` and zeros before a number make alike."""
-
-    def plain(name: str) -> str:
-        return re.sub(r"0*(\d+)", r"\1", folded(name))
-
-    wanted = plain(posixpath.basename(path))
-    suffixed = {wanted, plain(posixpath.splitext(posixpath.basename(path))[0])}
-    return [
-        name
-        for key, names in files.by_folded_name.items()
-        if plain(key) in suffixed
-        for name in sorted(names)
-    ]
-
-
 def find_medium(
     files: Folder,
     kind: str,

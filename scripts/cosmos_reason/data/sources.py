@@ -157,20 +157,15 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
     return Source(kind, folder, tables, [])
 
 
-def new_folder(name: str) -> str:
-    """Return the name, or with a number behind it, that is not taken in the working folder."""
-    free, number = name, 1
-    while os.path.exists(free):
-        number += 1
-        free = f"{name}-{number}"
-    return free
-
-
 def command(written: str) -> tuple[Fix, str]:
     """Return the command that builds a dataset of a source, with the columns and the question that
     a first look at it proposes; and what is to be said of a question, which only its author
     knows."""
-    words = ["scripts/build_dataset.py", written, "-o", new_folder("data")]
+    output, number = "data", 1
+    while os.path.exists(output):
+        number += 1
+        output = f"data-{number}"
+    words = ["scripts/build_dataset.py", written, "-o", output]
     reading = Reading()
     wrong: list[f.Finding] = []
     try:
@@ -306,10 +301,7 @@ def _rows(
             exported = label_tools.rows(
                 here, opened.header, reading.label_fps, opened.path, problems
             )
-            if exported is None:
-                asked = {declared[role] for role in ("question", "answer") if role in declared}
-                exported = nested_rows.rows(here, asked, opened.path)
-            here = exported
+            here = nested_rows.rows(here) if exported is None else exported
             if here and annotation_items.is_record(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
                 items += annotation_items.items(
@@ -400,12 +392,6 @@ def _missing(
                 "; a name that begins with / is looked for there only: "
                 "write names below the folder of the table"
             )
-        near: dict[str, None] = {}  # what lies there that a name may mean
-        for path in paths[:SHOWN_MISSING]:
-            near |= dict.fromkeys(source_files.near_names(folder, path))
-        if near:
-            listed = ", ".join(islice(near, SHOWN_MISSING))
-            message += f"; of names like these there are {listed}: write the names of the files"
-        elif folder.names and not any(map(names_medium, folder.names)):
+        if folder.names and not any(map(names_medium, folder.names)):
             message += f"; {folder.root} holds no media: put the table beside them"
     return f.error("BUILD-MEDIA-MISSING", where, message, fix, **data)

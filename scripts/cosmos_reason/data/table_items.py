@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import options as choices
 from cosmos_reason.data import roles, source_files
 from cosmos_reason.data.formats import are_pictures, rates
@@ -505,14 +504,6 @@ def _questions(table: Table, reading: Reading, problems: list[f.Finding]) -> lis
     label = table.first["answer"].name
     if not label:  # told already
         return stated
-    if not reading.question and len(unasked) == len(stated):
-        from cosmos_reason.data import proposals
-
-        likely = proposals.asking(cells, table.columns)
-        if likely:
-            message = f"got no question, and {likely}, whose texts all ask something"
-            fix = Fix(flags={"--column": f"question={likely}"})
-            raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     labels = [table.answers[number] for number in unasked]
     words = {alike(text): text for text in labels}
     if len(words) > 2 and words.keys() <= TRUTH:  # y beside yes, 1 beside TRUE
