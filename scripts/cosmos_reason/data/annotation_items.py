@@ -64,6 +64,7 @@ def items(
                 break
             found.append((kind, there))
         whole.append((sample, called or split, found))
+    # All media together, so that all cores write them anew.
     media = [medium for _, _, found in whole for _, medium in found]
     made = source_files.transcoded(files, media, problems) if files.transcode else {}
     for sample, called, found in whole:

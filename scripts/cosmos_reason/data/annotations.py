@@ -80,6 +80,7 @@ def stream(
             message = f"got {shown(record, 60)}, expected an object"
             tally.add("DATA-RECORD-TYPE", index, number, message)
             continue
+        # Most records hold their turns: they are spared the question whether they are rows.
         is_talk = isinstance(record.get("conversations"), list)
         row = "" if is_talk or make is id_and_media else row_of_table(record)
         if row:

@@ -31,6 +31,7 @@ def check(
         raise bad_input("DATA-FACTS", facts_path, message)
     table = parquet.read_table(Path(facts_path).parent / facts["clips_table"])
     result = {"clips": facts["clips"], "records": facts["records"]}
+    # Of other annotations the media are other ones, too: nothing more can be compared.
     if files.sha256(annotations) != facts["fingerprint"]:
         message = "its content is not that of the annotations that the facts are of"
         return result, [error("DATA-ARRIVAL", annotations, message)]

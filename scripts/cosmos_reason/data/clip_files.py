@@ -38,6 +38,7 @@ def media_path(dataset: Survey, given: str | None) -> Path | str:
             message = f"got the media root {stated}, which leaves the folder of the annotations"
             fix = Fix(flags={"--media-path": outside})
             raise f.bad_input("DATA-MEDIA-ESCAPE", dataset.source, message, fix) from None
+    # The first medium stands for all: each of them in S3 would be a question to the server.
     for medium in dataset.clips:
         if not s3.is_uri(medium.path):
             archive = archives.in_root(root, medium.kind, medium.path)

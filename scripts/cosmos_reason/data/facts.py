@@ -26,6 +26,11 @@ def facts(dataset: Survey) -> dict:
     data_format = "llava"
     if dataset.formats:
         data_format = dataset.formats.most_common(1)[0][0]
+    opened = [report.facts for report in dataset.reports.values() if report.facts]
+    clips = [one for one in opened if one.kind == "video"]
+    closed = [dataset.balance[kind] for kind in answers.CLOSED_TYPES if kind in dataset.balance]
+    asked = sum(sum(counts.values()) for counts in closed)
+    right = sum(max(counts.values(), default=0) for counts in closed)
     return {
         "schema_version": SCHEMA_VERSION,
         "annotations": whole_name(dataset.source),
@@ -41,42 +46,23 @@ def facts(dataset: Survey) -> dict:
         "answers": {
             kind: dict(balance.most_common(20)) for kind, balance in dataset.balance.items()
         },
-        "majority_accuracy": _majority_accuracy(dataset),
+        # of always giving the commonest answer of a question's type
+        "majority_accuracy": round(right / asked, 4) if asked else None,
         "reasoning_beside": sum(count > 0 for count in dataset.reasoning_tokens),
         "reasoning_share": round(dataset.reasoned / max(sum(dataset.asked), 1), 4),
         "text_tokens": {
             **spread(dataset.text_tokens, ("p50", "p95", "max")),
             "method": dataset.text_method,
         },
-        "media": _media_facts(dataset),
+        "media": {
+            "width": spread([one.width for one in opened]),
+            "height": spread([one.height for one in opened]),
+            "frames": spread([one.frames for one in clips]),
+            "fps": spread([one.fps for one in clips]),
+            "seconds": spread([one.seconds for one in clips]),
+        },
         "clips_table": "clips.parquet",
         "records_table": "records.parquet",
-    }
-
-
-def _majority_accuracy(dataset: Survey) -> float | None:
-    """Return the accuracy of always giving the commonest answer of a question's type; None where no
-    question has a closed type."""
-    asked = 0
-    right = 0
-    for kind in answers.CLOSED_TYPES:
-        balance = dataset.balance.get(kind)
-        if balance:
-            asked += sum(balance.values())
-            right += max(balance.values())
-    return round(right / asked, 4) if asked else None
-
-
-def _media_facts(dataset: Survey) -> dict:
-    """Return sizes of all media, lengths and rates of the clips among them."""
-    opened = [report.facts for report in dataset.reports.values() if report.facts]
-    clips = [facts for facts in opened if facts.kind == "video"]
-    return {
-        "width": spread([facts.width for facts in opened]),
-        "height": spread([facts.height for facts in opened]),
-        "frames": spread([facts.frames for facts in clips]),
-        "fps": spread([facts.fps for facts in clips]),
-        "seconds": spread([facts.seconds for facts in clips]),
     }
 
 

@@ -153,14 +153,9 @@ def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
         return name, [_conversation_record(record, folder)]
     if name == DAFT:
         return name, [_daft_record(record)]
-    return _talk_record(record)
-
-
-def _talk_record(record: dict) -> tuple[str, list[dict]]:
-    """Return a record of turns, which may stand in it as JSON text and have their content in
-    parts."""
     if not TALKS & record.keys() and _prompt(record):
         return "llava", [_prompt_record(record)]
+    # Turns may stand in a record as JSON text, and have their content in parts.
     key = "conversations" if "conversations" in record else "messages"
     turns = record.get(key)
     if isinstance(turns, str):

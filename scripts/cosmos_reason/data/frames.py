@@ -49,6 +49,7 @@ class FrameCache:
             if key in self.entries:
                 self.entries.move_to_end(key)
                 return self.entries[key]
+        # Not under the lock: threads decode at once, though two may then decode one medium.
         vision = make()
         with self.lock:
             if vision.frames.nbytes <= self.limit and key not in self.entries:

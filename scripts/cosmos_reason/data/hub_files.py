@@ -83,46 +83,33 @@ def tables(files: Folder, subset: str, split: str) -> tuple[dict[str, str], list
     if not found:
         found = json_tables(files)
     declared = _declared(files)
-    if declared:
+    if declared:  # what the author declares goes before what files are called
         splits = declared[_chosen("subset", subset, declared, "default")]
-        return _declared_tables(files, splits, split, found)
+        chosen = _chosen("split", split, splits, "train")
+        kept, left_out = {}, []
+        for name, patterns in splits.items():
+            called = split_names.word(name)
+            if name == chosen or (not split and called in split_names.HELD_OUT):
+                at_any_depth = [pattern.replace("**/", "") for pattern in patterns]
+                wanted = [*patterns, *at_any_depth]
+                matching = [table for table in found if any(fnmatch(table, one) for one in wanted)]
+                kept |= dict.fromkeys(matching, called)
+            elif not split:
+                left_out.append(name)
+        of_one_kind(files, list(kept))
+        return kept, left_out
     if subset:
         found = _with_part("subset", subset, found)
-    kept, left_out = (_with_part("split", split, found), []) if split else _by_default(found)
+    if split:
+        kept = _with_part("split", split, found)
+    else:  # train, where there is one, with what is held out
+        kept = found
+        if any("train" in _parts(name) for name in found):
+            kept = _with_part("split", "train", found)
+        kept += [one for one in found if split_names.of_table(one) in split_names.HELD_OUT]
+        kept = [name for name in found if name in kept]
+    left_out = [] if split else [name for name in found if name not in kept]
     return {name: split_names.of_table(name) for name in of_one_kind(files, kept)}, left_out
-
-
-def _by_default(found: list[str]) -> tuple[list[str], list[str]]:
-    """Return the tables of train, where there is one, with what is held out; and those left out."""
-    chosen = found
-    if any("train" in _parts(name) for name in found):
-        chosen = _with_part("split", "train", found)
-    chosen = {
-        *chosen,
-        *(one for one in found if split_names.of_table(one) in split_names.HELD_OUT),
-    }
-    left_out = [name for name in found if name not in chosen]
-    return [name for name in found if name in chosen], left_out
-
-
-def _declared_tables(
-    files: Folder, splits: dict[str, list[str]], split: str, found: list[str]
-) -> tuple[dict[str, str], list[str]]:
-    """Return what `tables` gives, of the splits of a dataset card."""
-    chosen = _chosen("split", split, splits, "train")
-    kept = {}
-    left_out = []
-    for name, patterns in splits.items():
-        called = split_names.word(name)
-        if name == chosen or (not split and called in split_names.HELD_OUT):
-            at_any_depth = [pattern.replace("**/", "") for pattern in patterns]
-            wanted = [*patterns, *at_any_depth]
-            matching = [table for table in found if any(fnmatch(table, one) for one in wanted)]
-            kept |= dict.fromkeys(matching, called)
-        elif not split:
-            left_out.append(name)
-    of_one_kind(files, list(kept))
-    return kept, left_out
 
 
 def _with_part(role: str, wanted: str, names: list[str]) -> list[str]:

@@ -127,6 +127,7 @@ def _loading(dataset: Survey, spec: dict, engine: str, vision_tokens: int) -> di
     records = steps.trained_records(len(dataset.ids), len(reasoned), mode)
     parallel = spec["policy"]["parallelism"]
     of_replica = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
+    # The embedded engine reads the mesh of one replica; how many start is cosmos-rl's own key.
     replicas = 1 if engine == "transformers" else parallel["n_init_replicas"]
     ranks = steps.ranks(replicas, of_replica)
     batch = spec["train"]["train_batch_per_replica"]

@@ -26,7 +26,7 @@ from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import progress
 from cosmos_reason.data.source_files import Held
-from cosmos_reason.media import archives, convert, cut, tfrecords
+from cosmos_reason.media import archives, convert, cut, files, tfrecords
 
 AGIBOT = re.compile(r"(\w+)-(\w+)-(\w+)-(\d+)-(\d+)\.mp4", re.ASCII)
 BRIDGE = re.compile(r"([^./]+)\.(\d+)\.[^./]*\.[^./]*\d{3}\.mp4", re.ASCII)
@@ -199,7 +199,8 @@ def _episodes_of(shard: Path) -> dict[tuple[str, int], tfrecords.Record]:
 
 def _filmed(record: tfrecords.Record, name: str) -> Path:
     """Return the clip in the cache, of all pictures of an episode."""
-    target = cut.place(f"{cut.version(record.shard)}\0{record.begin}", name)
+    # By the version of its shard: a set that is downloaded anew gives new clips.
+    target = cut.place(f"{files.version(record.shard)}\0{record.begin}", name)
     if not target.is_file():
         with tfrecords.opened(record.shard) as data:
             tfrecords.check(record, data)
@@ -224,7 +225,7 @@ def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
 
 def _unpacked(packed: Packed) -> Path:
     """Return the raw video in the cache, read from its archive once."""
-    made_of = f"{cut.version(packed.archive)}\0{packed.name}"
+    made_of = f"{files.version(packed.archive)}\0{packed.name}"
     raw = cut.place(made_of, posixpath.basename(packed.name))
     if not raw.is_file():
         with storage.whole_file(raw, "wb") as file:

@@ -16,17 +16,8 @@ BESIDE_TRAIN = "valid"  # may be a label as well, where nothing is called train
 # Words beside the one of a split in the name of a folder: train_clips, Test Set, val2017.
 BESIDE = {"clip", "clips", "video", "videos", "image", "images", "frame", "frames", "media", "file"}
 BESIDE |= {"tar", "gz", "tgz", "zip"}  # an archive is a folder
-BESIDE |= {
-    "files",
-    "data",
-    "dataset",
-    "set",
-    "split",
-    "annotation",
-    "annotations",
-    "label",
-    "labels",
-}
+BESIDE |= {"files", "data", "dataset", "set", "split"}
+BESIDE |= {"annotation", "annotations", "label", "labels"}
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 

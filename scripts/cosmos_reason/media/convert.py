@@ -155,9 +155,7 @@ def _transcode(path: Path, folder: Path) -> tuple[Path, str] | None:
         why = _unlike(path)
         if not why:
             return None
-        version = path.stat()
-        made_of = f"{path.resolve()}\0{version.st_size}\0{version.st_mtime_ns}"
-        key = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        key = hashlib.sha256(media.version(path).encode()).hexdigest()[:12]
         target = folder / key / f"{path.stem}.mp4"
         if not target.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)

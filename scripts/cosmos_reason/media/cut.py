@@ -141,7 +141,7 @@ def length_of(raw: Path, counts: str) -> float:
 
 def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
     """Return the clip in the cache, cut unless it was before."""
-    target = place(f"{version(raw)}\0{times}\0{counts}", name)
+    target = place(f"{media.version(raw)}\0{times}\0{counts}", name)
     if not target.is_file():
         if counts == "frames":
             seconds = list(map(media.probe_video(raw)[1].at, times))
@@ -150,12 +150,6 @@ def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
         with storage.whole_file(target, "wb") as file:
             cut(raw, *seconds, file, name)
     return target
-
-
-def version(file: Path) -> str:
-    """Return what differs when a file changes."""
-    facts = file.stat()
-    return f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
 
 
 def place(made_of: str, name: str) -> Path:

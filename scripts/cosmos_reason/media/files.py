@@ -347,6 +347,12 @@ def content(path: Path) -> str:
     return digest.hexdigest()
 
 
+def version(file: Path) -> str:
+    """Return what differs when a file changes, of which nothing is read."""
+    facts = file.stat()
+    return f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
+
+
 def frame_rate(path: str | Path) -> float | None:
     """Return the frames per second of a clip as `probe` tells them, None for an image; reads
     headers only where the container counts its frames in them. Raises Failure when the file is

@@ -21,15 +21,18 @@ def burned(frames: np.ndarray, seconds: Sequence[float], table: str) -> np.ndarr
     """Return a copy of the frames, uint8 [n, h, w, 3], with their times. Raises Failure (exit 2)
     for frames too small to read them; `table` is the one that the options stand in."""
     import numpy as np
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     height, width = frames.shape[1:3]
     texts = [f"{second:.2f}s" for second in seconds]
     font = _font(texts, height, width, table)
+    top = height - sum(font.getmetrics())
     marked = []
     for frame, text in zip(frames, texts, strict=True):
         picture = Image.fromarray(frame)
-        _draw(picture, text, font)
+        draw = ImageDraw.Draw(picture)
+        draw.rectangle((0, top, width, height), fill="black")
+        draw.text((width - MARGIN, top), text, fill="white", font=font, anchor="ra")
         marked.append(np.asarray(picture))
     return np.stack(marked)
 
@@ -42,24 +45,8 @@ def _font(texts: list[str], height: int, width: int, table: str):
     for size in range(LARGEST, SMALLEST - 1, -1):
         font = ImageFont.load_default(size)
         longest = max(font.getlength(text) for text in texts)
-        if longest + 2 * MARGIN <= width and 4 * _strip(font) <= height:
+        if longest + 2 * MARGIN <= width and 4 * sum(font.getmetrics()) <= height:
             return font
     message = f"got frames of {height} x {width} pixels, expected room for {texts[-1]!r}"
     fix = Fix(changes={f"{table}.burn_timestamps": False})
     raise bad_input("DATA-STAMP-SMALL", f"{table}.burn_timestamps", message, fix)
-
-
-def _strip(font) -> int:
-    """Return the height of the strip that the times stand on."""
-    ascent, descent = font.getmetrics()
-    return ascent + descent
-
-
-def _draw(picture, text: str, font) -> None:
-    from PIL import ImageDraw
-
-    width, height = picture.size
-    top = height - _strip(font)
-    draw = ImageDraw.Draw(picture)
-    draw.rectangle((0, top, width, height), fill="black")
-    draw.text((width - MARGIN, top), text, fill="white", font=font, anchor="ra")
