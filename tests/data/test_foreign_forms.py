@@ -55,14 +55,6 @@ READ = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", READ)
-def test_records_of_others_are_read(source, form):
-    result, found = check(written(source, each(READ[form])))
-    assert not found.keys() - {"DATA-ID-MISSING"} and result["train"]["clips"] == 4
-    samples, _ = annotations.read(source / "annotations.json")
-    assert [[turn.text for turn in sample.turns] for sample in samples] == [["Bright?", "Yes"]] * 4
-
-
 def test_records_that_qwens_tools_packed_are_taken_out(source):
     records = each(READ["Qwen's demo"])
     result, _ = check(written(source, [records[:3], records[3:]]))
@@ -75,6 +67,9 @@ def test_mixed_records_of_one_file(source):
     assert result["train"]["records"] == len(READ) and result["train"]["clips"] == 4
     errors = {name for name, finding in found.items() if finding["severity"] == "error"}
     assert errors == {"DATA-ANSWER-ONE"}  # all of them say yes
+    samples, _ = annotations.read(source / "annotations.json")
+    for form, sample in zip(READ, samples, strict=True):
+        assert [turn.text for turn in sample.turns] == ["Bright?", "Yes"], form
 
 
 def test_earlier_turns_and_a_system_prompt_are_kept(tmp_path):
@@ -234,16 +229,6 @@ CHOICES = ["stops", "goes", "turns"]
 LISTED = "What happens?\n(A) stops\n(B) goes\n(C) turns\n"
 
 
-def test_candidates_of_video_benchmarks_are_the_options(source):
-    def row(clip, right):
-        return {"video": clip, "question": "What happens?", "candidates": CHOICES,
-                "answer": CHOICES[right], "question_type": "action"}  # fmt: skip
-
-    written(source, each(row))
-    samples, _ = annotations.read(source / "annotations.json")
-    assert samples[1].turns[0].text.startswith(LISTED) and samples[1].turns[1].text == "B"
-
-
 def test_problems_with_lettered_options_and_tagged_solutions(source, tmp_path):
     def row(clip, right):
         options = [f"{letter}. {text}" for letter, text in zip("ABC", CHOICES, strict=True)]
@@ -286,43 +271,18 @@ def test_prompts_of_other_models_are_no_questions(source):
     assert found["DATA-SPECIAL-TOKEN"]["data"]["count"] == 4
 
 
-def test_options_in_numbered_columns_make_a_number_their_letter(source, tmp_path):
-    """As NExT-QA's tables have them; before, the number was trained without the options."""
-    lines = [
-        "video,question,answer,qid,a0,a1,a2",
-        *(f"{n},What?,{n % 3},{n},sits,gives,takes" for n in range(4)),
-    ]
-    (source / "nextqa.csv").write_text("\n".join(lines))
-    done = run_script("build_dataset.py", source / "nextqa.csv", "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
-    samples, _ = annotations.read(tmp_path / "out" / "train" / "annotations.json")
-    assert samples[0].turns[0].text.startswith("What?\n(A) sits\n(B) gives\n(C) takes\n")
-    assert [sample.turns[1].text for sample in samples] == ["A", "B", "C", "A"]
-
-
 @pytest.mark.parametrize(
     ("columns", "answer", "letter"),
     [
         ({"option 0": "sits", "option 1": "gives"}, "option 1", "B"),
         ({"A": "sits", "B": "gives"}, "b", "B"),
         ({"A": "sits", "B": "gives"}, "gives", "B"),
-        (
-            {"choices": [{"choice_id": 0, "choice": "sits"}, {"choice_id": 1, "choice": "gives"}]},
-            "gives",
-            "B",
-        ),
+        ({"choices": [{"id": 0, "choice": "sits"}, {"id": 1, "choice": "gives"}]}, "gives", "B"),
     ],
 )
 def test_options_of_a_record_in_other_places(source, columns, answer, letter):
-    rows = each(
-        lambda clip, _: {
-            "id": clip,
-            "video": clip,
-            "question": "What?",
-            "answer": answer,
-            **columns,
-        }
-    )
+    asked = {"question": "What?", "answer": answer, **columns}
+    rows = each(lambda clip, _: {"id": clip, "video": clip, **asked})
     samples, _ = annotations.read(written(source, rows))
     assert len(samples) == 4 and samples[0].turns[1].text == letter
     assert "\n(A) sits\n(B) gives\n" in samples[0].turns[0].text
@@ -337,48 +297,20 @@ def test_options_of_a_record_in_other_places(source, columns, answer, letter):
     ],
 )
 def test_a_number_that_may_be_two_options_is_refused(source, columns, check_id):
-    rows = each(
-        lambda clip, _: {"id": clip, "video": clip, "question": "What?", "answer": 1, **columns}
-    )
+    asked = {"question": "What?", "answer": 1, **columns}
+    rows = each(lambda clip, _: {"id": clip, "video": clip, **asked})
     _, found = check(written(source, rows), expect=1)
     assert found[check_id]["data"]["count"] == 4
 
 
-def test_clips_below_what_they_belong_to(source, tmp_path):
-    """The export of a fleet: trips, with the clips of each and their labels. The id of a trip is
-    none of its clips."""
-    clips_of = [
-        [{"file": "0.mp4", "near_miss": False}, {"file": "1.mp4", "near_miss": True}],
-        [{"file": "2.mp4", "near_miss": False}, {"file": "3.mp4", "near_miss": True}],
-    ]
-    trips = [{"id": number, "driver": "A", "clips": clips} for number, clips in enumerate(clips_of)]
-    export = written(source, {"vehicle": "truck 7", "trips": trips}, "fleet.json")
-    proposed = run_script("build_dataset.py", export, "-o", tmp_path / "out", "--json")
-    told = json.loads(proposed.stdout)["findings"]
-    fixes = {one["id"]: one["fix"] for one in told if one["severity"] == "error"}
-    assert fixes.keys() == {"BUILD-COLUMN", "BUILD-QUESTION"}
-    assert fixes["BUILD-COLUMN"] == "--column answer=near_miss"
-    flags = [word for fix in fixes.values() for word in shlex.split(fix)]
-    built = run_script("build_dataset.py", export, "-o", tmp_path / "out", *flags)
-    assert built.returncode == 0, built.stderr
-    records = json.loads((tmp_path / "out" / "train" / "annotations.json").read_text())
-    answers = {one["id"]: one["conversations"][1]["value"] for one in records}
-    assert answers == {"0": "False", "1": "True", "2": "False", "3": "True"}
-
-
-@pytest.mark.parametrize(
-    ("row", "finding"),
-    [
-        ({"front": [{"file": "0.mp4"}], "rear": [{"file": "1.mp4"}]}, "BUILD-TABLE"),
-        ({"views": [{"file": "0.mp4"}, {"file": "1.mp4"}], "answer": "Yes"}, "BUILD-COLUMN"),
-        ({"frames": [{"path": "0.jpg"}], "question": "Bright?", "answer": "Yes"}, "BUILD-COLUMN"),
-    ],
-)
-def test_several_clips_of_one_object_are_not_taken_apart(source, tmp_path, row, finding):
-    """Two lists may be two splits; clips that are asked about together are one record."""
-    export = written(source, [row, row], "rows.json")
+def test_rows_that_lie_below_others_are_for_convert_to_make(source, tmp_path):
+    """The export of a fleet: trips, with the clips of each and their labels."""
+    trips = [{"id": n, "clips": [{"file": f"{n}.mp4", "near_miss": n > 1}]} for n in range(4)]
+    export = written(source, trips, "fleet.json")
     refused = run_script("build_dataset.py", export, "-o", tmp_path / "out", "--json")
-    assert finding in [one["id"] for one in json.loads(refused.stdout)["findings"]]
+    found = [one for one in json.loads(refused.stdout)["findings"] if one["id"] == "BUILD-COLUMN"]
+    assert refused.returncode == 2 and {one["where"] for one in found} == {"answer", "video"}
+    assert all("clips holds objects, of which --convert makes rows" in str(one) for one in found)
 
 
 def test_labels_that_lie_elsewhere_than_all_their_clips(source, tmp_path):
@@ -421,7 +353,6 @@ LABELLED = {
         lambda c, n: {"file": c, "labels": {"sky": WEATHER[n], "n": n}}
     ),
     "by clip": lambda: dict(each(lambda c, n: (c, {"sky": WEATHER[n], "n": n}))),
-    "by clip, below a name": lambda: {"by": dict(each(lambda c, n: (c, {"sky": WEATHER[n]})))},
 }
 
 

@@ -21,7 +21,6 @@ from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions, frame_indices
 from cosmos_reason.preflight.data import look_at_first_clips, supposed_clips
-from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import draft, mixture
 from cosmos_reason.spec import document
 
@@ -354,24 +353,6 @@ def test_times_that_nobody_could_read_are_refused(root):
     assert finding.fix.changes == {"custom.vision.burn_timestamps": False}
     with pytest.raises(Failure, match="SPEC-VISION-VALUE"):
         VisionOptions.from_spec({"vision": {"nframes": 8, "burn_timestamps": "yes"}})
-
-
-@pytest.mark.parametrize(
-    ("action", "engine", "is_error"),
-    [
-        ("train", "tao", True),
-        ("evaluate", "tao", True),
-        ("train", "cosmos-rl", False),
-        ("train", "transformers", False),
-        ("evaluate", "transformers", False),
-    ],
-)
-def test_times_are_refused_where_nobody_draws_them(action, engine, is_error):
-    table = document.template(action)
-    vision = table["custom"]["vision"] if action == "train" else table["vision"]
-    vision["burn_timestamps"] = True
-    found = [one for one in rules.check(action, engine, table) if "burn" in one.where]
-    assert [(one.id, one.severity) for one in found] == [("SPEC-ENGINE-KEY", "error")] * is_error
 
 
 @pytest.mark.parametrize("frames, fix", [(1, "remove its records"), (4, "nframes=4")])

@@ -91,18 +91,10 @@ def test_a_benchmark_with_small_letters_is_checked_and_scored(tmp_path):
     (tmp_path / "annotations.json").write_text(json.dumps(records))
     _, found = check(tmp_path)
     assert "DATA-RECORD-FORMAT" not in found
-    rows = [
-        {
-            "video_id": "a.mp4",
-            "question": "Which way?\n(A) turn left\n(B) turn right",
-            "ground_truth": gold,
-            "response": response,
-        }
-        for gold, response in [("b", "B"), ("b", "A"), ("a", "(A) turn left")]
-    ]
+    asked = {"video_id": "a.mp4", "question": "Which way?\n(A) turn left\n(B) turn right"}
+    said = [("b", "B"), ("b", "A"), ("a", "(A) turn left")]
+    rows = [asked | {"ground_truth": gold, "response": response} for gold, response in said]
     (tmp_path / "results.json").write_text(json.dumps(rows))
-    scored = json.loads(
-        run_script("score_predictions.py", tmp_path / "results.json", "--json").stdout
-    )
-    (run,) = scored["result"]["runs"]
+    scored = run_script("score_predictions.py", tmp_path / "results.json", "--json")
+    (run,) = json.loads(scored.stdout)["result"]["runs"]
     assert (run["correct"], run["rows"]) == (2, 3)

@@ -39,43 +39,24 @@ def test_too_few_held_out_questions_get_the_share_that_would_do(tmp_path):
     assert few["fix"] == "" and "add clips" in few["message"]
 
 
-def recorded(folder, cameras, question="Is it bright?", answer="Yes", **fields):
-    """A dataset with a clip of every camera in turn."""
-    records = []
-    for number, camera in enumerate(cameras):
-        turns = [
-            {"from": "human", "value": f"<video>\n{question}"},
-            {"from": "gpt", "value": answer},
-        ]
-        name = f"clips/{camera}_{number}.mp4"
-        records.append(record(number, id=f"{folder.name}{number}", video=name, conversations=turns))
-    write_dataset(folder, records, tint=100 if folder.name == "eval" else 0)
-    for number, camera in enumerate(cameras):
-        (folder / "clips" / f"{number}.mp4").rename(folder / "clips" / f"{camera}_{number}.mp4")
-    return folder
+def recorded(folder, count, question="Is it bright?"):
+    """A dataset of one question and answer."""
+    turns = [{"from": "human", "value": f"<video>\n{question}"}, {"from": "gpt", "value": "Yes"}]
+    records = [record(n, id=f"{folder.name}{n}", conversations=turns) for n in range(count)]
+    return write_dataset(folder, records, tint=100 if folder.name == "eval" else 0)
 
 
-def test_a_check_tells_small_other_worded_and_same_camera_data(tmp_path):
-    train = recorded(tmp_path / "train", ["cam0", "cam1"] * 3)
-    held_out = recorded(tmp_path / "eval", ["cam0"] * 2, question="Bright?")
+def test_a_check_tells_small_and_other_worded_data(tmp_path):
+    train = recorded(tmp_path / "train", 6)
+    held_out = recorded(tmp_path / "eval", 2, question="Bright?")
     _, findings = check(train, "--eval", held_out)
-    assert set(findings) == {"DATA-EVAL-SMALL", "DATA-EVAL-WORDING", "DATA-LEAK-PREFIX"}
+    assert set(findings) == {"DATA-EVAL-SMALL", "DATA-EVAL-WORDING"}
     small = findings.pop("DATA-EVAL-SMALL")
     assert small["severity"] == "warning" and small["fix"] == ""
     assert "add clips" in small["message"]
     assert {finding["severity"] for finding in findings.values()} == {"info"}
     assert "2 held-out questions" in small["message"]
     assert findings["DATA-EVAL-WORDING"]["data"]["record_ids"] == ["eval0", "eval1"]
-    assert "cam0_*" in findings["DATA-LEAK-PREFIX"]["message"]
-    assert "in training" in findings["DATA-LEAK-PREFIX"]["message"]
-    other = recorded(tmp_path / "other" / "eval", ["cam2"] * 2)
-    assert set(check(train, "--eval", other)[1]) == {"DATA-EVAL-SMALL"}
-
-
-def test_names_that_only_number_the_clips_are_no_cameras(tmp_path):
-    train = recorded(tmp_path / "train", ["clip"] * 4)
-    held_out = recorded(tmp_path / "eval", ["clip"] * 2)
-    assert set(check(train, "--eval", held_out)[1]) == {"DATA-EVAL-SMALL"}
 
 
 def test_building_and_checking_count_alike(tmp_path):

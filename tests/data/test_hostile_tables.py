@@ -28,94 +28,42 @@ def flags(*roles):
     return [*(word for role in roles for word in ("--column", role)), *ASKED]
 
 
+CHOICE = "video,question,options,answer"
+TIMED = [*PARTS, *ASKED]
+
+
 @pytest.mark.parametrize(
     "lines, flags, check, told",
     [
-        (
-            [ROW, "0.mp4,00:00:00:02,00:00:00:06,yes", "1.mp4,0,1,no"],
-            [*PARTS, *ASKED],
-            "BUILD-SPAN",
-            "'00:00:00:02'",
-        ),
-        ([ROW, "0.mp4,0:01:200,0:02:300,yes"], [*PARTS, *ASKED], "BUILD-SPAN", "'0:01:200'"),
-        (
-            [ROW, "0.mp4,0.0000115,0.0000579,yes", "1.mp4,0.0000231,0.0000694,no"],
-            [*PARTS, *ASKED],
-            "BUILD-SPAN",
-            "less than half a frame",
-        ),
-        (
-            ["video,from,duration,answer", "0.mp4,1,4,yes", "1.mp4,2,3,no"],
-            flags("start=from", "end=duration"),
-            "BUILD-SPAN",
-            "duration as the times",
-        ),
-        (
-            ["video,start_min,end_min,answer", "0.mp4,0,1,yes", "1.mp4,1,2,no"],
-            flags("start=start_min", "end=end_min"),
-            "BUILD-SPAN",
-            "no minutes",
-        ),
-        (
-            ["video,a,b,answer", "0.mp4,10.5,20.7,yes", "1.mp4,2,30,no"],
-            flags("start_frame=a", "end_frame=b"),
-            "BUILD-SPAN",
-            "numbers of frames",
-        ),
-        (
-            ["video,question,options,answer", "0.mp4,Which?,red; green,A", "1.mp4,What?,a; b,A"],
-            [],
-            "BUILD-OPTIONS",
-            "options_semicolon",
-        ),
-        (
-            ["video,question,options,answer", "0.mp4,Which?,red||green,B", "1.mp4,What?,a|b|c,C"],
-            [],
-            "BUILD-OPTIONS",
-            "empty option",
-        ),
-        (
-            ["video,question,options,answer", '0.mp4,Which?,"[""red"", null, ""blue""]",B'],
-            [],
-            "BUILD-OPTIONS",
-            "empty option",
-        ),
-        (
-            ["video,question,options,answer", "0.mp4,Which?,red|red|blue,A"],
-            [],
-            "BUILD-OPTIONS",
-            "'red' as A and B",
-        ),
-        (
-            [
-                "video,reasoning,answer",
-                "0.mp4,<think>It is lit.</think> yes,no",
-                "1.mp4,Dark it is.,no",
-            ],
-            ASKED,
-            "BUILD-REASONING",
-            "behind the reasoning",
-        ),
-        (
-            ["video,what", "0.mp4,yes", "1.mp4,y", "2.mp4,n", "3.mp4,no"],
-            flags("answer=what"),
-            "BUILD-VALUE",
-            "yes, y, n, no",
-        ),
-        (
-            ["video,what", "0.mp4,Open", "1.mp4,open", "2.mp4,shut"],
-            [*flags("answer=what"), "--values", "what: Open=yes, open=no, shut=no"],
-            "BUILD-VALUE",
-            "'open'",
-        ),
-        (
-            ["video,phase,answer", "0.mp4,train,yes", "1.mp4,test,no", "2.mp4,,no"],
-            ASKED,
-            "BUILD-SPLIT-NAME",
-            "train (1), test (1)",
-        ),
+        ([ROW, "0.mp4,00:00:00:02,00:00:00:06,yes", "1.mp4,0,1,no"],
+         TIMED, "BUILD-SPAN", "'00:00:00:02'"),
+        ([ROW, "0.mp4,0:01:200,0:02:300,yes"], TIMED, "BUILD-SPAN", "'0:01:200'"),
+        ([ROW, "0.mp4,0.0000115,0.0000579,yes", "1.mp4,0.0000231,0.0000694,no"],
+         TIMED, "BUILD-SPAN", "less than half a frame"),
+        (["video,from,duration,answer", "0.mp4,1,4,yes", "1.mp4,2,3,no"],
+         flags("start=from", "end=duration"), "BUILD-SPAN", "duration as the times"),
+        (["video,start_min,end_min,answer", "0.mp4,0,1,yes", "1.mp4,1,2,no"],
+         flags("start=start_min", "end=end_min"), "BUILD-SPAN", "no minutes"),
+        (["video,a,b,answer", "0.mp4,10.5,20.7,yes", "1.mp4,2,30,no"],
+         flags("start_frame=a", "end_frame=b"), "BUILD-SPAN", "numbers of frames"),
+        ([CHOICE, "0.mp4,Which?,red; green,A", "1.mp4,What?,a; b,A"],
+         [], "BUILD-OPTIONS", "options_semicolon"),
+        ([CHOICE, "0.mp4,Which?,red||green,B", "1.mp4,What?,a|b|c,C"],
+         [], "BUILD-OPTIONS", "empty option"),
+        ([CHOICE, '0.mp4,Which?,"[""red"", null, ""blue""]",B'],
+         [], "BUILD-OPTIONS", "empty option"),
+        ([CHOICE, "0.mp4,Which?,red|red|blue,A"], [], "BUILD-OPTIONS", "'red' as A and B"),
+        (["video,reasoning,answer", "0.mp4,<think>It is lit.</think> yes,no", "1.mp4,Dark.,no"],
+         ASKED, "BUILD-REASONING", "behind the reasoning"),
+        (["video,what", "0.mp4,yes", "1.mp4,y", "2.mp4,n", "3.mp4,no"],
+         flags("answer=what"), "BUILD-VALUE", "yes, y, n, no"),
+        (["video,what", "0.mp4,Open", "1.mp4,open", "2.mp4,shut"],
+         [*flags("answer=what"), "--values", "what: Open=yes, open=no, shut=no"],
+         "BUILD-VALUE", "'open'"),
+        (["video,phase,answer", "0.mp4,train,yes", "1.mp4,test,no", "2.mp4,,no"],
+         ASKED, "BUILD-SPLIT-NAME", "train (1), test (1)"),
     ],
-)
+)  # fmt: skip
 def test_a_table_that_would_be_read_wrong_is_refused(source, lines, flags, check, told):
     document, _ = build(source, lines, *flags, expect=2)
     (finding,) = [one for one in document["findings"] if one["id"] == check]

@@ -110,30 +110,9 @@ def test_seconds_of_a_video_in_the_tar_that_is_published(raw):
     assert snapshot(raw) == before
 
 
-def test_the_folder_of_one_set_will_do(raw):
-    assert raw_clips.RawClips(raw / "agibot").clip(AGIBOT).load().is_file()
-
-
-def test_a_clip_is_cut_once_and_anew_when_its_video_changes(raw):
-    clips = raw_clips.RawClips(raw)
-    first = clips.clip(AGIBOT).load()
-    made = first.stat().st_mtime_ns
-    assert clips.clip(AGIBOT).load() == first and first.stat().st_mtime_ns == made
-    video = raw / "agibot" / "observations" / VIDEO
-    video.unlink()
-    video.parent.rmdir()
-    write_numbered(video, frames=40)
-    assert clips.clip(AGIBOT).load() != first
-
-
 @pytest.mark.parametrize("name", ["clips/robot.mp4", "../../etc-1-2-3-4.mov", "a-b-c-1-2.webm"])
 def test_other_names_are_left_to_the_source(raw, name):
     assert raw_clips.RawClips(raw).clip(name) is None
-
-
-def test_a_name_leaves_no_folder(raw):
-    for name in ("..-..-x-1-2.mp4", ".._coarse_1_fine_5.mp4"):
-        assert raw_clips.RawClips(raw).clip(name) is None
 
 
 def test_what_is_wrong_with_the_raw_data(raw):
@@ -258,21 +237,6 @@ def test_a_benchmark_is_built_with_its_clips_cut(raw, tmp_path):
         for item in sample.media
     ]
     assert frames == [8, 7]
-
-
-def test_events_that_the_annotations_lack_are_left_out_when_asked(raw, tmp_path):
-    path = raw / "holoassist" / raw_clips.EVENTS
-    listed = json.loads(path.read_text())
-    listed[0]["events"].append({"id": 6, "label": raw_clips.FINE, "start": 2.0, "end": 2.0})
-    path.write_text(json.dumps(listed))
-    listed[0]["events"].append({"id": 7, "label": raw_clips.FINE, "start": 6.0, "end": 7.0})
-    path.write_text(json.dumps(listed))
-    names = [HOLO, *(HOLO.replace("fine_5", f"fine_{number}") for number in (6, 7, 9))]
-    line = [benchmark(tmp_path / "set", names), "-o", tmp_path / "out", "--json", "--raw", raw]
-    (lost,) = json.loads(run_script("build_dataset.py", *line).stdout)["findings"]
-    assert (lost["id"], lost["data"]["count"]) == ("BUILD-MEDIA-MISSING", 3)
-    skipped = json.loads(run_script("build_dataset.py", *line, "--skip-missing").stdout)
-    assert skipped["result"]["written"] == {"train": 1} and skipped["result"]["skipped"] == 3
 
 
 def test_a_clip_past_the_end_of_a_video_in_a_tar_is_named_and_left_out_when_asked(raw, tmp_path):

@@ -152,15 +152,6 @@ def test_what_is_declared_to_belong_together_stays_on_one_side(source):
         assert {sample.groups for sample in samples} == {(f"cam={int(samples[0].id) // 3}",)}
 
 
-def test_a_column_of_questions_is_named_and_not_taken(source):
-    lines = ["video,q_text,answer", "0.mp4,Is it open?,yes", "1.mp4,Is it shut?,no"]
-    report, _ = build(source, lines, expect=2)
-    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-QUESTION"]
-    assert found["fix"] == "--column question=q_text"
-    _, splits = build(source, lines, *found["fix"].split())
-    assert splits["train"][1].turns[0].text == "Is it shut?"
-
-
 # -- values and questions ----------------------------------------------------------------------
 
 
@@ -213,14 +204,6 @@ def test_several_questions_of_a_row(source):
     assert ids(report)[0] == "BUILD-COLUMN"
     report, _ = build(source, lines, *flags, *ASKED, expect=2, out="b")
     assert "USAGE" in ids(report)
-
-
-def test_truths_of_yaml_among_values_are_refused(source):
-    text = "schema_version: 1\ncolumns: {what: {role: answer}, video: {role: video}}\n"
-    (source / "mapping.yaml").write_text(text + "values: {what: {crosses: yes}}\n")
-    flags = ("--mapping", source / "mapping.yaml", *ASKED)
-    report, _ = build(source, ["video,what", "0.mp4,crosses"], *flags, expect=2)
-    assert ids(report) == ["BUILD-MAPPING"] and "what.crosses" in str(report["findings"])
 
 
 # -- moments without an event ------------------------------------------------------------------

@@ -158,61 +158,30 @@ def test_labels_by_folder_and_only_the_clips_that_are_kept(build, server, tmp_pa
     assert result["commit"] == COMMIT
     assert len([name for name in server.sent if name.endswith(".mp4")]) == 2
     assert not [name for name in server.sent if name.startswith("test")]
-    assert {s.turns[1].text for s in samples(tmp_path / "out" / "train")} <= {
-        "positive",
-        "negative",
-    }
-    checked = run_script(
-        "check_dataset.py",
-        tmp_path / "out" / "train",
-        env={"COSMOS_CACHE": str(tmp_path / "cache")},
-    )
+    answers = {one.turns[1].text for one in samples(tmp_path / "out" / "train")}
+    assert answers <= {"positive", "negative"}
+    cache = {"COSMOS_CACHE": str(tmp_path / "cache")}
+    checked = run_script("check_dataset.py", tmp_path / "out" / "train", env=cache)
     assert checked.returncode == 0, checked.stderr
 
 
 def test_a_column_by_name_and_another_split(build, tmp_path):
-    build(
-        NEXAR,
-        "--hf-split",
-        "test-public",
-        "--column",
-        "answer=weather",
-        "--media",
-        "copy",
-        "--question",
-        "Sky?",
-    )
+    flags = "--hf-split test-public --column answer=weather --media copy --question Sky?"
+    build(NEXAR, *flags.split())
     found = samples(tmp_path / "out" / "train")
     assert {sample.turns[1].text for sample in found} == {"Rain", "Clear"}
-    build(
-        f"{NEXAR}@{COMMIT}",
-        "--media",
-        "reference",
-        "--force",
-        "--question",
-        "Does the car collide?",
-    )
-    assert all(
-        item.path.endswith(".mp4")
-        for sample in samples(tmp_path / "out" / "train")
-        for item in sample.media
-    )
+    build(f"{NEXAR}@{COMMIT}", *"--media reference --force --question Hit?".split())
+    media = [item for sample in samples(tmp_path / "out" / "train") for item in sample.media]
+    assert all(item.path.endswith(".mp4") for item in media)
 
 
 def test_a_subset_and_split_of_the_card_with_clips_in_an_archive(build, server, tmp_path):
-    result = build(
-        SFT, "--hf-subset", "robovqa", "--hf-split", "reasoning", "--eval-fraction", 0.34
-    )
-    assert result["written"] == {"train": 4, "eval": 2}
-    assert sorted(server.sent) == [
-        "README.md",
-        "robovqa/clips.tar.gz",
-        "robovqa/reasoning-00000-of-00001.parquet",
-    ]
-    assert (
-        samples(tmp_path / "out" / "eval")[0].turns[1].text
-        == "<think>\nIt is flat.\n</think>\n\nA table."
-    )
+    flags = "--hf-subset robovqa --hf-split reasoning --eval-fraction 0.34"
+    assert build(SFT, *flags.split())["written"] == {"train": 4, "eval": 2}
+    table = "robovqa/reasoning-00000-of-00001.parquet"
+    assert sorted(server.sent) == ["README.md", "robovqa/clips.tar.gz", table]
+    answer = samples(tmp_path / "out" / "eval")[0].turns[1].text
+    assert answer == "<think>\nIt is flat.\n</think>\n\nA table."
     refused = build(SFT, "--hf-subset", "robovqa", "--force", expect=2)
     assert refused["fix"] == "" and "understanding" in refused["message"]  # which one, nobody said
     assert build(SFT, "--force", expect=2)["id"] == "BUILD-HF-SUBSET"

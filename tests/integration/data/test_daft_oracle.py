@@ -18,15 +18,8 @@ def validate():
     packages = oracles.installed("nvidia-tao-daft-7.0.0", ["nvidia-tao-daft==7.0.0"])
 
     def run(form, folder):
-        command = [
-            sys.executable,
-            str(packages / "bin" / "tao-daft"),
-            "validate",
-            form,
-            "--path",
-            str(folder),
-            "--strict",
-        ]
+        program = [sys.executable, str(packages / "bin" / "tao-daft")]
+        command = [*program, "validate", form, "--path", str(folder), "--strict"]
         environment = {**os.environ, "PYTHONPATH": str(packages)}
         return called(command, env=environment).stdout
 
@@ -38,14 +31,8 @@ def test_the_validator_accepts_what_is_written(validate, tmp_path, form):
     rows = []
     for number in range(4):
         write_clip(tmp_path / "source" / f"{number}.mp4", frames=8, tint=number)
-        rows.append(
-            {
-                "video": f"{number}.mp4",
-                "question": "Bright?",
-                "label": "Yes",
-                "reasoning": "It is light.",
-            }
-        )
+        row = {"video": f"{number}.mp4", "question": "Bright?", "label": "Yes"}
+        rows.append(row | {"reasoning": "It is light."})
     (tmp_path / "source" / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     flags = ["--format", form, "--eval-fraction", "0.25", "--license", "CC-BY-4.0"]
     done = run_script("build_dataset.py", tmp_path / "source", "-o", tmp_path / "out", *flags)

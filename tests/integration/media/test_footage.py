@@ -36,7 +36,7 @@ STEADY = {
     "one_long.mp4": [*SCENE, "-vf", "select='lt(n,10)+gt(n,60)'", "-fps_mode", "vfr", *H264],
     "ntsc.mp4": [*SCENE, "-r", "30000/1001", *H264],
     "slow.mp4": [*SCENE, "-r", "1", *H264],
-    "fast.mp4": [*SCENE, "-r", "120", *H264],
+    "fast.mp4": ["-f", "lavfi", "-i", "testsrc2=size=176x144:rate=120:duration=3", *H264],
     "turned.mp4": [*SCENE, *H264],
     "interlaced.mp4": [*SCENE, "-vf", "tinterlace=mode=interleave_top", *H264, "-flags", "+ildct"],
     "ten_bit.mp4": [*SCENE, "-c:v", "libx264", "-pix_fmt", "yuv420p10le"],
@@ -52,6 +52,8 @@ STEADY = {
     "mjpeg.mov": [*SCENE, "-c:v", "mjpeg", "-q:v", "3"],
     "flash.flv": [*SCENE, "-c:v", "flv1", "-q:v", "3"],
     "with_sound.mp4": [*SCENE, "-f", "lavfi", "-i", "sine=duration=4", *H264, "-c:a", "aac"],
+    "one_frame.mp4": [*SCENE, "-frames:v", "1", *H264],
+    "wrong_name.txt.mp4": [*SCENE, *H264, "-f", "matroska"],
     "fragments.mp4": [*SCENE, *H264, "-movflags", "frag_keyframe+empty_moov+default_base_moof"],
 }
 # What no reader of ours opens as it stands, and --transcode does.
@@ -106,6 +108,8 @@ def compare(path):
     facts, shown = media.probe_video(path)
     expected = times_of_ffmpeg(path)
     assert facts.frames == len(expected)
+    with pytest.raises(Failure):
+        media.decode_frames(path, [facts.frames])
     ours = np.array([float(shown.at(index)) for index in range(facts.frames)])
     assert np.nanmax(np.abs(ours - expected)) <= 0.5 / facts.fps, (ours[:9], expected[:9])
     pictures = pictures_of_ffmpeg(path)
@@ -119,6 +123,8 @@ def compare(path):
 @pytest.mark.parametrize("name", STEADY)
 def test_frames_and_their_times_are_those_of_ffmpeg(footage, tmp_path, name):
     facts, times, pictures = compare(footage / name)
+    if facts.frames == 1:  # no part of it is left
+        return
     start, end = Fraction(11, 10), Fraction(19, 10)
     with (tmp_path / "part.mp4").open("wb") as file:
         cut.cut(footage / name, start, end, file, "part")
@@ -136,22 +142,6 @@ def test_frames_and_their_times_are_those_of_ffmpeg(footage, tmp_path, name):
     there = times[nearest : nearest + part.frames] - max(times[nearest], float(start))
     there[0] = 0
     assert np.abs(again - there).max() <= 0.5 / facts.fps + 0.02
-
-
-@pytest.mark.parametrize("name", WRITTEN_ANEW)
-def test_what_is_written_anew_has_the_times_of_ffmpeg(footage, tmp_path, name):
-    with pytest.raises(Failure):
-        media.probe_video(footage / name)
-    rows = [{"video": name, "question": "?", "answer": name}]
-    (tmp_path / "rows.json").write_text(json.dumps(rows))
-    os.link(footage / name, tmp_path / name)
-    words = (tmp_path / "rows.json", "-o", tmp_path / "out", "--transcode", tmp_path / "anew")
-    done = run_script("build_dataset.py", *words, "--json")
-    assert done.returncode == 0, done.stdout
-    (made,) = (tmp_path / "anew").rglob("*.mp4")
-    facts, times, _ = compare(made)
-    assert len(times) == len(times_of_ffmpeg(footage / name))
-    assert np.abs(times - times_of_ffmpeg(footage / name)).max() <= 0.5 / facts.fps
 
 
 def test_a_folder_of_all_kinds_becomes_h264_with_the_times_of_ffmpeg(footage, tmp_path):
@@ -186,8 +176,12 @@ def test_a_folder_of_all_kinds_becomes_h264_with_the_times_of_ffmpeg(footage, tm
         before, after = times_of_ffmpeg(source / name), times_of_ffmpeg(made)
         lost = len(before) - len(after)
         assert 0 <= lost <= (3 if name.startswith("cut_") else 0), name
-        half = np.nanmedian(np.diff(before)) / 2
+        half = np.nanmedian(np.diff(before)) / 2 if len(before) > 1 else 0
         assert np.nanmax(np.abs(before[: len(after)] - after)) <= half, name
+        if name in WRITTEN_ANEW:
+            with pytest.raises(Failure):
+                media.probe_video(source / name)
+            compare(made)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "anew").rglob("*.mp4")}
     words = [source / "rows.json", "-o", tmp_path / "again", "--transcode", tmp_path / "anew"]
     done = run_script("build_dataset.py", *words, "--skip-missing", "--json", timeout=600)

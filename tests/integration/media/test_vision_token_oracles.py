@@ -103,13 +103,8 @@ def test_frames_and_sizes_of_videos(oracle):
             assert "error" in answer or 0 in answer["size"], question
             continue
         assert ours == answer, question
-        tokens = (
-            len(indices)
-            // 2
-            * answer["size"][0]
-            * answer["size"][1]
-            // (2 * question["patch"]) ** 2
-        )
+        height, width = answer["size"]
+        tokens = len(indices) // 2 * height * width // (2 * question["patch"]) ** 2
         assert sampling.video_tokens(*shape, options, question["patch"]) == tokens
     assert 10 < failed < len(questions) / 2
 
@@ -142,17 +137,10 @@ def test_tokens_of_the_transformers_processor(oracle):
     dice = random.Random(16)
     questions = []
     for _ in range(60):
-        questions.append(
-            {
-                "ask": "processor",
-                "frames": dice.randint(2, 8) * 2,
-                "height": dice.randint(200, 800),
-                "width": dice.randint(200, 800),
-                "patch": 16,
-                "min_pixels": 4 * 1024,
-                "total_pixels": dice.randint(200, 3000) * 1024,
-            }
-        )
+        size = {"height": dice.randint(200, 800), "width": dice.randint(200, 800)}
+        pixels = {"min_pixels": 4 * 1024, "total_pixels": dice.randint(200, 3000) * 1024}
+        asked = {"ask": "processor", "frames": dice.randint(2, 8) * 2, "patch": 16}
+        questions.append(asked | size | pixels)
     for question, answer in zip(questions, oracle(questions), strict=True):
         options = VisionOptions(
             min_pixels=question["min_pixels"], total_pixels=question["total_pixels"]
@@ -169,16 +157,8 @@ def test_pixels_are_those_of_torchvision(oracle, tmp_path):
     frames[:, 40:80, 50:90] = dice.integers(0, 256, 3, dtype=np.uint8)
     np.save(tmp_path / "frames.npy", frames)
     for height, width in [(64, 64), (256, 320), (96, 224)]:
-        oracle(
-            [
-                {
-                    "ask": "pixels",
-                    "file": str(tmp_path / "frames.npy"),
-                    "height": height,
-                    "width": width,
-                }
-            ]
-        )
+        file = str(tmp_path / "frames.npy")
+        oracle([{"ask": "pixels", "file": file, "height": height, "width": width}])
         official = np.load(tmp_path / "frames.npy.out.npy").astype(int)
         difference = abs(media.resize(frames, height, width).astype(int) - official)
         assert difference.max() <= 3
@@ -197,19 +177,10 @@ def test_still_images_are_those_of_qwens_loader(oracle, tmp_path):
     sampler = Sampler(str(tmp_path), VisionOptions(max_pixels=96 * 96), 16)
     for file in sorted(tmp_path.iterdir()):
         out = tmp_path / f"{file.name}.npy"
-        oracle(
-            [
-                {
-                    "ask": "picture",
-                    "file": str(file),
-                    "options": {"max_pixels": 96 * 96},
-                    "out": str(out),
-                }
-            ]
-        )
-        assert np.array_equal(sampler.load(Media("image", file.name)).frames[0], np.load(out)), (
-            file.name
-        )
+        asked = {"ask": "picture", "file": str(file), "options": {"max_pixels": 96 * 96}}
+        oracle([asked | {"out": str(out)}])
+        ours = sampler.load(Media("image", file.name)).frames[0]
+        assert np.array_equal(ours, np.load(out)), file.name
 
 
 @pytest.mark.parametrize(
