@@ -92,8 +92,8 @@ def compare(
     if len(answered) > 1 and not pair["clips_named"]:
         message = (
             "the results name no clips, so each question counts as one of a clip of its own: the "
-            "verdict does not hold where several are about one; --annotations FILE, which were "
-            "asked, tells"
+            "verdict does not hold where several are about one; --annotations FILE (what was "
+            "asked) names them"
         )
         found.append(findings.warning("EVAL-COMPARE-CLIPS", flag, message))
     if pair["only_before"] or pair["only_after"]:
