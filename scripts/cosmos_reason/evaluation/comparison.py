@@ -229,10 +229,10 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
     over_clips = part.get("clip_p_value", 1.0)
     is_shown = max(p_value, over_clips) < CHANCE and (low > 0 or high < 0)
     chance = ("p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}") + adjusted
-    if is_shown and not part.get("clips_named", True):
-        chance += ", if each question is about a clip of its own"
     if is_shown:
         said = f"better ({chance})" if low > 0 else f"worse ({chance})"
+        if not part.get("clips_named", True):
+            said = f"not shown, unless each question is about a clip of its own: then {said}"
     elif p_value < CHANCE:
         said = f"not shown to be better: {chance}, but too few clips differ (p = {over_clips:.2g})"
     else:
