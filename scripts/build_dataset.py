@@ -21,6 +21,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason import cli
@@ -205,6 +206,13 @@ def main(args) -> cli.Outcome:
         return cli.Outcome(result, [*found, *about_share(items, splits, plan, args)], said)
     import yaml
 
+    if not args.force:  # the folder is there when a fix is pasted
+        found = [
+            replace(one, fix=replace(one.fix, flags={**one.fix.flags, "--force": True}))
+            if one.fix.flags
+            else one
+            for one in found
+        ]
     agreement = [one for told in found for one in told.data.get("agreement", ())]
     saved = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
     written, left_out = dataset_writer.write(splits, output, plan, saved, agreement)

@@ -303,7 +303,7 @@ def test_moments_without_an_event_that_are_too_few_are_told(source, events):
     (found,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT-FEW"]
     assert found["severity"] == "warning" and len(splits["train"]) == 5
     assert (found["where"], found["data"]["clips"]) == ("fall", ["b.mp4"])
-    assert found["fix"] == "--window 1" and "--also-ask-absent 0.5" in found["message"]
+    assert found["fix"] == "--window 1 --force" and "--also-ask-absent 0.5" in found["message"]
     report, splits = build(source, lines, *ABSENT, "--window", "1", out="window")
     assert "BUILD-ABSENT-FEW" not in ids(report) and len(splits["train"]) == 6
     report, splits = build(source, lines, *ABSENT[:-1], "0.5", out="less")

@@ -81,7 +81,7 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
         alike = [name for name, meaning in meanings.items() if meaning == meant]
         if not alike:
             continue
-        message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
+        message += f"; {' and '.join(alike)} may be {meant}, and nothing is done with it"
         if meant == words.TIME:
             declared = [
                 f"--column {shlex.quote(role)}" for role in words.time_roles(table.cells, alike)
@@ -92,6 +92,8 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
         elif meant in words.DECLARED_BY:
             role = words.DECLARED_BY[meant]
             message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
+            if role == "group":  # which decides what can be held out; a tag does not
+                message += " and keeps each on one side; as a tag scores are counted by it"
     severity = f.WARNING if meanings else f.INFO
     data = {"columns": names, "meanings": meanings}
     where = table.rows[0].where

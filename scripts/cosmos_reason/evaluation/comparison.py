@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.texts import shortened
 from cosmos_reason.evaluation import metrics
 from cosmos_reason.evaluation.rows import Row, about, digest
 
 EXACT_MCNEMAR_LIMIT = 1000
 EXACT_FLIPS_LIMIT = 10**7  # clips that changed times the questions that they gained or lost
 CHANCE = 0.05  # runs of a larger p-value are not told apart
+LONGEST = 40  # characters of an answer in a message
 RESAMPLED = 2000  # draws of the bootstrap by clip
 
 
@@ -70,6 +72,7 @@ def compare(
     pair = {
         **_part(answered),
         "failed": len(common) - len(answered),
+        "one_response_before": _one_response([old for old, _ in answered]),
         "unread_before": sum(old.read == "unread" for old, _ in common),
         "unread_after": sum(new.read == "unread" for _, new in common),
         "unchanged_right": changes[True, True],
@@ -120,6 +123,12 @@ def compare(
         "they are left out",
     )
     return pair, found
+
+
+def _one_response(rows: Sequence[Row]) -> str | None:
+    """Return the response that a run gave to all of several questions; None where it gave two."""
+    said = {(row.response or "").strip() for row in rows}
+    return said.pop() if len(said) == 1 and len(rows) > 1 else None
 
 
 def _part(answered: Sequence[tuple[Row, Row]]) -> dict:
@@ -254,9 +263,11 @@ def no_better_than_commonest(pair: dict) -> str:
     earlier = pair.get("earlier")
     if not earlier or not _is_no_better_than_commonest(earlier):
         return ""
+    alike = pair["one_response_before"]
+    told = f" with {shortened(alike, LONGEST)!r} to everything" if alike else ""
     return (
-        f"the earlier run is right in {earlier['accuracy']:.1%}, always the commonest answer in "
-        f"{earlier['majority_accuracy']:.1%}: the comparison says nothing about what the model "
+        f"the earlier run is right in {earlier['accuracy']:.1%}{told}, always the commonest answer "
+        f"in {earlier['majority_accuracy']:.1%}: the comparison says nothing about what the model "
         "can do; look at the frames, pixels and system prompt first"
     )
 
