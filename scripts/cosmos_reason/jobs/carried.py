@@ -314,6 +314,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         lines.append(
             f"- by a disk at M: `M/` for `HOST:`, both ways; there `{' && '.join(moves)}`, "
             f"at the end `cp -r --parents {there} M`"
+            + (f", to M/{there}" if job.platform == "docker" else "")
         )
     if job.platform == "kubernetes":
         lines.append("- HOST: what has the claim mounted")
