@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -657,6 +658,25 @@ def test_a_job_that_was_recorded_but_not_started_says_so(site):
     program, *words = shlex.split(str(last.fix))
     done = run_script(Path(program).name, *words, cwd="/")
     assert done.returncode == 0 and f"{folder.name} ERROR" in done.stdout
+
+
+@pytest.mark.parametrize("trouble", [OSError(28, "No space left on device", "job.json"), None])
+def test_of_a_job_whose_answer_was_lost_it_is_said_that_nobody_knows(site, trouble):
+    """Its record is still PENDING: it may run. A refusal has ended it."""
+
+    def lost(job, _):
+        if trouble:
+            raise trouble
+        replace(job, state=jobs.ERROR, reason="refused").write()
+        raise outside("JOB-SLURM-FAILED", "x", "SLURM refused the job")
+
+    site.does()
+    site.monkeypatch.setattr(platform_local, "start", lost)
+    with pytest.raises(Failure) as caught:
+        launch.submit(site.request())
+    last = caught.value.findings[-1]
+    assert (last.id, caught.value.exit_code) == ("JOB-NOT-STARTED", 3)
+    assert ("is not known" in last.message) == (trouble is not None)
 
 
 def test_a_plan_is_shown_and_kept_in_one_call(site):

@@ -21,6 +21,7 @@ from typing import Any
 from cosmos_reason.base import bundle, files, job_folder
 from cosmos_reason.base.findings import (
     EXIT_CHECKS_FAILED,
+    EXIT_OUTSIDE,
     Failure,
     Finding,
     bad_input,
@@ -224,7 +225,7 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
         # Two jobs that write into one folder would each take the other's files for its evidence.
         with claims.held(folder, job.outputs.values()) as busy:
             if busy:
-                return job, found + busy
+                return None, found + busy
             job, lock = _recorded(job, launch, spec)
     except OSError as problem:
         message = f"got {problem.strerror or problem}, expected room for a job and the right to "
@@ -243,11 +244,11 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
         job = platforms.module(job.platform).start(job, lock)
         platforms.spawn(job, lock)
     except Failure as failure:
-        reason = failure.findings[0].message
-        message = f"The job was recorded but could not be started: {reason}"
-        fix = record.command("status", folder)
-        failure.findings.append(error("JOB-NOT-STARTED", folder.name, message, fix))
+        failure.findings.append(_not_started(folder, failure.findings[0].message))
         raise
+    except OSError as problem:  # the disk is full, or its record may not be written
+        told = _not_started(folder, f"got {problem.strerror or problem} of {problem.filename}")
+        raise Failure([told], EXIT_OUTSIDE) from None
     except KeyboardInterrupt:
         look = record.command("status", folder)  # the key may have come when it ran already
         say(f"{folder.name} was recorded: {look} tells whether it runs")
@@ -255,6 +256,15 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
     finally:
         os.close(lock)  # a supervisor, where there is one, has inherited it and keeps it
     return job, found
+
+
+def _not_started(folder: Path, reason: str) -> Finding:
+    """Return what is said of a job that is recorded and was not started, or of which nobody knows
+    whether it was: what refused it has ended it in its record."""
+    is_refused = Job.load_unchecked(folder).state == record.ERROR
+    told = "could not be started" if is_refused else "whether it was started is not known"
+    message = f"The job was recorded, and {told}: {reason}"
+    return error("JOB-NOT-STARTED", folder.name, message, record.command("status", folder))
 
 
 def next_attempt(
