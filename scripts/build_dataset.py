@@ -191,7 +191,7 @@ def main(args) -> cli.Outcome:
     splits, between = dataset_splits.planned(items, plan)
     found = [*found, *between]
     counts = {name: len(kept) for name, kept in splits.items()}
-    result = {"kind": source.kind, "read": len(items), "tables": list(source.splits)}
+    result = {"kind": source.kind, "read": len(items), "tables": list(source.split_of_table)}
     result["mapping"] = document
     result["columns"] = {one.role: one.name for one in reversed(columns) if one.name}
     result["planned"] = counts
@@ -239,8 +239,8 @@ def main(args) -> cli.Outcome:
     result["skipped"] = sum(one.data["count"] for one in found if one.id in unsound)
     if result["skipped"]:
         summary += f", {result['skipped']} left out"
-    if len(source.splits) > 1:
-        tables = list(source.splits)
+    if len(source.split_of_table) > 1:
+        tables = list(source.split_of_table)
         summary += f" from {', '.join(tables[:5])}{', ...' if tables[5:] else ''}"
     if source.files.repo:
         result |= {"repository": source.files.repo, "commit": source.files.commit}

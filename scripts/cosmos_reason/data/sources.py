@@ -58,12 +58,12 @@ PROPOSED = {"--column", "--question"}  # flags that a first look at a source kno
 
 
 class Source(NamedTuple):
-    """Where to read and what: `splits` are names of files, each with rows or records, and what
-    their split is called; `left_out` are splits or tables that a flag would read."""
+    """Where to read and what: `split_of_table` are names of files, each with rows or records, and
+    what their split is called; `left_out` are splits or tables that a flag would read."""
 
     kind: str
     files: Folder
-    splits: dict[str, str]
+    split_of_table: dict[str, str]
     left_out: list[str]
 
 
@@ -205,7 +205,7 @@ def read(source: Source, reading: Reading) -> Records:
         if rows:
             made, columns, unused, _ = table_items.items(rows, source.files, reading, problems)
             items += made
-    where = ", ".join([*source.splits][:3])
+    where = ", ".join([*source.split_of_table][:3])
     renamed = source.files.renamed
     if renamed:  # names of other files, or of other folders, are taken as long as one file fits
         pairs = [f"{name!r} is {path!r}" for name, path in islice(renamed.items(), SHOWN_MISSING)]
@@ -260,7 +260,7 @@ def _rows(
         from cosmos_reason.data import converted
 
         convert = converted.function(reading.convert)
-        if not source.splits:
+        if not source.split_of_table:
             refuse_unused(reading, ["convert"], "folders of clips")
     part = counts = None  # of a slice: its rows are counted over all tables together
     if reading.split:
@@ -268,9 +268,11 @@ def _rows(
 
         part = hub_files.wanted_part(reading.split)
     if part and part.is_slice:
-        counts = [sum(1 for _ in table_files.opened(source.files, one)) for one in source.splits]
+        counts = [
+            sum(1 for _ in table_files.opened(source.files, one)) for one in source.split_of_table
+        ]
         left = part.bounds(sum(counts))
-    for tally.file, (table, split) in enumerate(source.splits.items()):
+    for tally.file, (table, split) in enumerate(source.split_of_table.items()):
         opened = table_files.opened(source.files, table)
         if counts:
             count, whole = counts[tally.file], opened
@@ -333,7 +335,7 @@ def _rows(
         if hidden:
             message = f"passed over sheets that are hidden: {', '.join(hidden)}"
             problems.append(f.info("BUILD-SHEET-HIDDEN", table, message, sheets=hidden))
-    if not source.splits:  # names of folders are the labels
+    if not source.split_of_table:  # names of folders are the labels
         rows = label_files.by_folder(source.files, part.split if part else "")
         if part and part.is_slice:
             wanted = part.bounds(len(rows))
@@ -366,7 +368,7 @@ def _missing(
     counted = f"{len(names)} of {len(items)} records"
     data = {"record_ids": names[: f.MAX_RECORD_IDS], "count": len(names)}
     data["files"] = paths[: f.MAX_RECORD_IDS]
-    where = ", ".join([*source.splits][:3]) or folder.root
+    where = ", ".join([*source.split_of_table][:3]) or folder.root
     here = f"{os.path.abspath(folder.root)}/"
     if skip:
         written = shown.replace(here, "")  # as the source itself has them
@@ -384,7 +386,7 @@ def _missing(
     elif folder.repo:
         message += "; add the clips to a local copy of the source and build that"
         fix = Fix()
-    elif source.splits:
+    elif source.split_of_table:
         if any(path.startswith(here) for path in paths):
             message += f", and for the last part of the name anywhere in {folder.root}"
         if not all(path.startswith((here, "(")) for path in paths):

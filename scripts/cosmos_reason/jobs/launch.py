@@ -523,8 +523,8 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
         there = launch.site.there
         moved = {name: job_folder.walked(getattr(launch, name), there) for name in names}
         launch = replace(launch, **moved)
-    recorded, spec = _job(launch), _spec_of_engine(launch)
-    job = platform.prepare(recorded, spec)
+    described, spec = _job(launch), _spec_of_engine(launch)
+    job = platform.prepare(described, spec)
     if not acting:
         return job, spec, found
     found += platform.unseen(job, spec) + _unserved(launch)
@@ -535,7 +535,7 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     # What is fetched or unpacked lies elsewhere from now on, and the command has to name it there.
     launch = fetching.staged(launch)
     spec = _spec_of_engine(launch)
-    return platform.prepare(replace(recorded, inputs=launch.inputs), spec), spec, found
+    return platform.prepare(replace(described, inputs=launch.inputs), spec), spec, found
 
 
 def _spec_of_engine(launch: Launch) -> dict:

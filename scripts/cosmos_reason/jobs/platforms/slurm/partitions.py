@@ -237,6 +237,7 @@ def ask(host: Host) -> list[Nodes] | str:
 
 
 def latest(host: Host) -> list[Nodes]:
-    """Return what the cluster answered when it was asked last; nothing where it did not."""
+    """Return what the cluster answered when `check` asked it, before a job is prepared; nothing
+    where it did not answer, or was not asked, as of a plan to carry."""
     found = _latest.get(host, [])
     return [] if isinstance(found, str) else found
