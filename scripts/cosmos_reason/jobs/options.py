@@ -122,8 +122,8 @@ def option(
 ) -> Any:
     """Return a field of `Options` that the command line can give.
 
-    `platforms` take the flag, others refuse it, and one that takes it may refuse a value in words
-    of its own; `flag` where the name of the field does not say it; `recorded`: the job's record keeps
+    `platforms` take the flag, others refuse it; one that takes it may refuse a value in words of
+    its own. `flag` where the name of the field does not say it. `recorded`: the job's record keeps
     it among its options (what it does not keep there it has as image or resources). `variables` of
     the environment are used when the flag is absent, as the platform's own command does: a site's
     profile may set them. `argument` is argparse's own.
