@@ -197,12 +197,12 @@ def main(args) -> cli.Outcome:
     result["planned"] = counts
     result["samples"] = [sample(item) for item in samples(items)]
     counted = ", ".join(f"{count} for {name}/" for name, count in counts.items())
-    if not args.json:
+    if not args.json and (args.dry_run or not args.quiet):
         for line in preview(columns, unused, items):
             f.say(line)
         f.say(f"{len(items)} records read: {counted}")
     if args.dry_run:
-        said = f"{source.kind}: {counted}; nothing is written (--dry-run)"
+        said = f"{called(source.kind)}: {counted}; nothing is written (--dry-run)"
         return cli.Outcome(result, [*found, *about_share(items, splits, plan, args)], said)
     import yaml
 
@@ -248,7 +248,11 @@ def main(args) -> cli.Outcome:
     first, *others = (str(output / name) for name in written)
     checked_too = ("--eval", others[0]) if others else ()
     checked = ("check_dataset.py", first, *checked_too, "--facts", facts)
-    return cli.Outcome(result, found, f"{source.kind}: {summary}", checked)
+    return cli.Outcome(result, found, f"{called(source.kind)}: {summary}", checked)
+
+
+def called(kind: str) -> str:
+    return "table" if kind == "csv" else kind  # which JSON, parquet and workbooks are read as, too
 
 
 def preview(columns: list[roles.Column], unused: list[str], items: list[Item]) -> list[str]:
