@@ -20,7 +20,7 @@ from cosmos_reason.spec import document
 
 MODEL_KEY = "policy.model_name_or_path"
 HOW = "compared: the names and shapes of {count} tensors, and 4 kB at 5 places of each"
-CAUSES = "a learning rate of 0, everything frozen, or steps too small for the dtype"
+CAUSES = "a learning rate of 0, everything frozen, steps too small for the dtype, or a wrong copy"
 
 
 def found(models: Sequence[Checkpoint], attempts: Sequence[Path]) -> list[Finding]:
@@ -48,6 +48,8 @@ def found(models: Sequence[Checkpoint], attempts: Sequence[Path]) -> list[Findin
                 f"{meant} have the same weights, so that no choice among them matters: nothing was "
                 f"learned after the first ({CAUSES}; {how})"
             )
+            if group[0].kind != ADAPTER and _base(last, attempts) is None:
+                message += "; whether their base has the same, too, is not known: nothing names it"
         else:
             continue
         names = [model.name for model in (group if is_one else [last])]
