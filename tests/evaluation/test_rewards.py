@@ -137,8 +137,10 @@ def test_a_file_that_fails_while_it_pays_names_its_line_in_whatever_process(tmp_
 @pytest.mark.parametrize(
     ("body", "said"),
     [
+        ("    return 1.0 if gt in respons else 0.0\n", "line 2: respons is defined nowhere"),
         ("    return (1.0\n", "(own.py, line 2)"),
         ("    import re\n    return re.match(gt, response) and len(question) * 1.0\n", ""),
+        ("    match response:\n        case [*rest]:\n            return len(rest)\n", ""),
     ],
 )
 def test_an_error_that_shows_in_the_text_of_a_file_names_its_line_before_a_launch(

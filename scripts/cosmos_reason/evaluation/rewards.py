@@ -7,12 +7,13 @@ scorer calls correct: the same reading of the same response, in training and in 
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import re
 import runpy
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from cosmos_reason import answers
@@ -91,6 +92,8 @@ def check(name: str) -> None:
             found[node.id].append(node)
     if OWN_FUNCTION not in found:
         raise _without_function(name)
+    for number, unknown in _undefined(parsed, found.keys()):
+        raise bad_input("REWARD-FILE", name, f"line {number}: {unknown} is defined nowhere")
     only = found[OWN_FUNCTION][0]
     is_plain = len(found[OWN_FUNCTION]) == 1 and isinstance(only, ast.FunctionDef)
     if is_plain and not only.decorator_list:
@@ -115,6 +118,28 @@ def _check_called(name: str, function: ast.FunctionDef) -> None:
     if foreign:
         message += f"; {', '.join(sorted(foreign))} is what another trainer calls it with"
     raise bad_input("REWARD-FILE", name, message)
+
+
+def _undefined(parsed: ast.Module, defined: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of the names that a file uses and mentions nowhere else; none where it
+    imports whatever a module has."""
+    nodes = [*ast.walk(parsed)]
+    known = {*defined, *dir(builtins), "__file__", "__name__", "__doc__"}
+    for node in nodes:
+        if isinstance(node, ast.arg):
+            known.add(node.arg)
+        elif isinstance(node, ast.ClassDef | ast.AsyncFunctionDef | ast.ExceptHandler):
+            known.add(node.name)
+        elif isinstance(node, ast.Import):
+            known |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.MatchMapping):
+            known.add(node.rest if isinstance(node, ast.MatchMapping) else node.name)
+    if "*" in known:
+        return
+    used = [node for node in nodes if isinstance(node, ast.Name)]
+    for node in sorted(used, key=lambda node: node.lineno):
+        if node.id not in known:
+            yield node.lineno, node.id
 
 
 def load(name: str) -> Reward:
