@@ -176,7 +176,7 @@ def test_both_models_answer_the_same_questions_and_a_rerun_asks_nothing(
     for name in ("original", "quantized"):
         assert len(files.read_json(output / "accuracy" / name / "results.json")) == 6
     cut = [finding for finding in found if finding.id == "EVAL-CUT-SHORT"]
-    assert all("evaluation.max_tokens" in finding.fix.changes for finding in cut)
+    assert all(finding.fix.changes == {"evaluation.max_tokens": 1024} for finding in cut)
 
     def refuse(self):
         raise AssertionError("loaded again")

@@ -94,9 +94,8 @@ def compare(
         found.append(findings.warning("EVAL-COMPARE-COMMONEST", flag, floor))
     if len(answered) > 1 and not pair["clips_named"]:
         message = (
-            "the results name no clips, so each question counts as one of a clip of its own: the "
-            "verdict does not hold where several are about one; --annotations FILE (what was "
-            "asked) names them"
+            "the results name no clips, and several questions may be about one: --annotations FILE "
+            "(what was asked) names them"
         )
         found.append(findings.warning("EVAL-COMPARE-CLIPS", flag, message))
     if pair["only_before"] or pair["only_after"]:
@@ -241,7 +240,7 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
     if is_shown:
         said = f"better ({chance})" if low > 0 else f"worse ({chance})"
         if not part.get("clips_named", True):
-            said = f"not shown, unless each question is about a clip of its own: then {said}"
+            said = f"not shown, unless no two questions share a clip: then {said}"
     elif p_value < CHANCE:
         said = f"not shown to be better: {chance}, but too few clips differ (p = {over_clips:.2g})"
     else:

@@ -170,10 +170,15 @@ def _void_garbage(graded: list[Row]) -> None:
         row.response, row.is_cut = None, False
 
 
+def longer(tokens: int) -> int:
+    """Return how many tokens to allow where answers of so many were cut at the end."""
+    return max(4 * tokens, 1024)
+
+
 def _longer(path: Path, record: dict) -> Fix:
     """Return the command that makes a spec of longer answers of that of the job whose results these
     are; nothing where they are of no job."""
-    longer = {MAX_TOKENS: max(4 * (evaluation_record.max_tokens(record) or 0), 1024)}
+    changes = {MAX_TOKENS: longer(evaluation_record.max_tokens(record) or 0)}
     job = _job_of(path)
     job_record = model_names.read_table(job / JOB_FILE) if job else {}
     written = document.get(job_record, "spec.source")
@@ -183,7 +188,7 @@ def _longer(path: Path, record: dict) -> Fix:
     target = source.with_name(f"{source.stem}-longer.toml")
     words = ["scripts/build_spec.py", str(job_record.get("action", "evaluate"))]
     words += ["--spec", files.from_here(source), "-o", files.from_here(target)]
-    return Fix(changes=longer, command=shlex.join(words))
+    return Fix(changes=changes, command=shlex.join(words))
 
 
 def _job_of(path: Path) -> Path | None:

@@ -325,10 +325,10 @@ def accuracy_lost(spec: dict, output: Path) -> tuple[dict, list[Finding]]:
         _free()
         results = output / ACCURACY / name / RESULTS
         graded[name], problems = grading.read(results, grading.Options())
-        for finding in problems:  # the fix is for this quantize spec, which asked
-            changes = finding.fix.changes
-            if "generation.max_tokens" in changes:
-                fix = Fix(changes={"evaluation.max_tokens": changes["generation.max_tokens"]})
+        for finding in problems:
+            if finding.id == "EVAL-CUT-SHORT":  # this quantize spec asked, not one of an evaluation
+                longer = grading.longer(spec["evaluation"]["max_tokens"])
+                fix = Fix(changes={"evaluation.max_tokens": longer})
                 finding = dataclasses.replace(finding, fix=fix)
             found.append(finding)
     pair, problems = comparison.compare(graded["original"], graded["quantized"], "evaluation")
