@@ -152,6 +152,15 @@ def test_what_is_declared_to_belong_together_stays_on_one_side(source):
         assert {sample.groups for sample in samples} == {(f"cam={int(samples[0].id) // 3}",)}
 
 
+def test_a_column_of_questions_is_named_and_not_taken(source):
+    lines = ["video,q_text,answer", "0.mp4,Is it open?,yes", "1.mp4,Is it shut?,no"]
+    report, _ = build(source, lines, expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-QUESTION"]
+    assert found["fix"] == "--column question=q_text"
+    _, splits = build(source, lines, *found["fix"].split())
+    assert splits["train"][1].turns[0].text == "Is it shut?"
+
+
 # -- values and questions ----------------------------------------------------------------------
 
 
@@ -327,6 +336,9 @@ def test_a_window_makes_all_parts_as_long(source, events):
     assert told["severity"] == "warning" and told["data"]["rows"] == [4]
     saved = source.parent / "out" / "mapping.yaml"
     assert build(source, lines, "--mapping", saved, out="again")[1] == splits
+    whole = ["video,answer", "a.mp4,yes", "b.mp4,no"]
+    report, _ = build(source, whole, "--question", "Is it?", "--window", "1", out="no", expect=2)
+    assert "--window" in {one["where"] for one in report["findings"]}
     report, _ = build(source, lines, *ABSENT[:-2], "--window", "7", out="long", expect=2)
     assert {one["id"] for one in report["findings"]} >= {"BUILD-SPAN-OUTSIDE"}
 

@@ -436,3 +436,24 @@ def test_a_check_names_the_file_that_differs_in_case(source):
     done = run_script("check_dataset.py", source, "--json")
     found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
     assert "3.mp4 lies beside it" in found["DATA-MEDIA-MISSING"]["message"]
+
+
+@pytest.mark.parametrize("answers", ["ba", "21", "10"])
+@pytest.mark.parametrize(
+    ("names", "is_told"),
+    [("opt_a,opt_b", True), ("x,y", True), ("x", False), ("camera,qid", False)],
+)
+def test_answers_that_number_unused_texts_are_told(source, answers, names, is_told):
+    texts = ",".join(["left", "right"][: names.count(",") + 1])
+    lines = [f"video,{names},answer", f"0.mp4,{texts},{answers[0]}", f"1.mp4,{texts},{answers[1]}"]
+    findings, trained, _ = build(source, lines, *ASKED)
+    told = findings["BUILD-COLUMN-UNUSED"]
+    assert trained == list(answers) and ("may be the options" in told["message"]) == is_told
+    if is_told:
+        assert told["severity"] == "warning"
+        words = [word for name in names.split(",") for word in ("--column", f"options={name}")]
+        assert " ".join(words) in told["message"]
+        numbered = ["--column", f"answer_from_{min(answers)}=answer"] if answers.isdigit() else []
+        (source / "labels.csv").unlink()
+        first = {"ba": "B", "21": "B", "10": "B"}[answers]
+        assert build(source, lines, *ASKED, *words, *numbered)[1][0] == first

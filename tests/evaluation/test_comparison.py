@@ -340,6 +340,23 @@ def test_annotations_name_the_clips_of_rows_that_do_not(tmp_path, told_by):
     assert "EVAL-COMPARE-CLIPS" in ids(said) and "share a clip" in pair["verdict"]
 
 
+def test_a_clip_that_has_one_question_of_each_type_is_named_for_every_type(tmp_path):
+    kinds = {"A": "What?\n(A) a\n(B) b", "yes": "Is it?"}
+    for name, is_right in (("before", False), ("after", True)):
+        rows = [
+            row(f"{clip}-{gt}", gt, gt if is_right else "none", question=asked, media=None)
+            | {"video_id": f"v{clip}"}
+            for clip in range(40)
+            for gt, asked in kinds.items()
+        ]
+        write(tmp_path / name / "results.json", rows)
+    said = score(tmp_path / "after", "--compare", tmp_path / "before")[1]
+    pair = said["result"]["runs"][0]["comparison"]
+    parts = [pair, *pair["per_type"].values()]
+    assert len(parts) == 3 and "EVAL-COMPARE-CLIPS" not in ids(said)
+    assert all(part["clips_named"] and part["verdict"].startswith("better") for part in parts)
+
+
 def test_a_comparison_tells_unread_answers_of_both_and_adjusted_p_values(tmp_path):
     for name, said in (("before", "no idea"), ("after", "A")):
         asked = [row(f"q{n}", response=said if n < 3 else "A") for n in range(9)]

@@ -333,6 +333,9 @@ def test_pods_run_the_skill_where_the_site_has_it(place):
     assert f"{THERE}/skill/scripts/in_container/keep_log.py" in text
     assert f"{THERE}/skill/scripts/run_with_transformers.py" in text
     assert f"{THERE}/out/skill" not in text
+    # An installed copy may be older than what reads the folder's variables.
+    (work,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
+    assert {"HF_HOME", "HOME"} <= {one["name"] for one in work["env"]}
     held = [path.name for path in (place.root / "out" / "skill").iterdir()]
     assert set(held) == {"environment", "spec.schema.json"}
 

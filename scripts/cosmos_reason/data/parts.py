@@ -228,9 +228,11 @@ def _part(
         message = "got frames of a clip that is packed or on the Hub, expected seconds, or the file"
         told[UNREAD].append((row, message))
         return None
+    elif window:
+        message = "got a window for a clip that is packed or on the Hub, expected the file"
+        told[UNREAD].append((row, message))
+        return None
     else:
-        if window:
-            shown = Span(*around((span.begin, span.end), window))
         times = shown.begin, shown.end
     # Milliseconds tell the parts of the longest recording apart.
     edges = "-".join(f"{round(float(edge), 3):.12g}" for edge in (shown.begin, shown.end))
@@ -244,16 +246,13 @@ def _part(
 
 
 def around(
-    times: tuple[Fraction, Fraction], window: float, length: Fraction | None = None
+    times: tuple[Fraction, Fraction], window: float, length: Fraction
 ) -> tuple[Fraction, Fraction]:
     """Return the `window` seconds around the middle of a part, moved to where a clip of this length
     has all of them."""
     begin, end = times
     wide = Fraction(window).limit_denominator(1000)
-    begin = (begin + end - wide) / 2
-    if length is not None:
-        begin = min(begin, length - wide)
-    begin = max(begin, Fraction(0))
+    begin = max(min((begin + end - wide) / 2, length - wide), Fraction(0))
     return begin, begin + wide
 
 

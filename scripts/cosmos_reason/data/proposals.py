@@ -55,6 +55,20 @@ def _is_list_of_objects(value: object) -> bool:
     return isinstance(value, list) and len(value) > 0 and isinstance(value[0], dict)
 
 
+def asking(cells: Cells, chosen: Sequence[Column]) -> str:
+    """Return the one column without a role whose texts all end with a question mark, to be
+    proposed."""
+    used = {one.name for one in chosen}
+    found = []
+    for name in cells:
+        texts = [] if name in used else [value for value in cells[name] if value is not None]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            continue
+        if all(text.rstrip().endswith(("?", "？")) for text in texts):
+            found.append(name)
+    return found[0] if len(found) == 1 else ""
+
+
 def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Finding]:
     """Report the columns without a role by their names: a warning where one may mean more, by the
     words of its name or since it tells rows of one clip and question apart; an error where these
@@ -75,6 +89,7 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
     message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
     if names[COLUMNS_NAMED:]:
         message += f" and {len(names) - COLUMNS_NAMED} more"
+    offered = [] if any(table.options) else offered_options(table.cells, names, table.answers)
     meanings = {name: meant for name in names if (meant := words.meaning(name))}
     meanings |= dict.fromkeys((name for name in times if name in names), words.TIME)
     for meant in words.MEANINGS:
@@ -94,10 +109,32 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
             message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
             if role == "group":  # which decides what can be held out; a tag does not
                 message += " and keeps each on one side; as a tag scores are counted by it"
+    if offered:
+        declared = " ".join(f"--column {shlex.quote(f'options={name}')}" for name in offered)
+        message += f"; {', '.join(offered)} may be the options that the answers choose from, which "
+        message += f"are asked without them: {declared} declares it"
+        meanings |= dict.fromkeys(offered, "an option")
     severity = f.WARNING if meanings else f.INFO
     data = {"columns": names, "meanings": meanings}
     where = table.rows[0].where
     return [*found, f.Finding("BUILD-COLUMN-UNUSED", severity, where, message, Fix(), data)]
+
+
+def offered_options(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[str]:
+    """Return those of the unused columns `names` that may hold the options of answers that are all
+    one letter or a small number: as many texts in each row as the answers count, or more."""
+    texts = [
+        name
+        for name in names
+        if isinstance(name, str)  # no place in an export
+        and not (words.meaning(name) or words.OF_ROWS.search(name))
+        and all(map(cell_text, cells[name]))
+    ]
+    known = {answer.strip(" ().").upper() for answer in answers}
+    letters = {chr(ord("A") + place) for place in range(len(texts))}
+    numbers = {str(number) for number in range(len(texts) + 1)}
+    may_be = len(texts) > 1 and len(known) > 1 and (known <= letters or known <= numbers)
+    return texts if may_be else []
 
 
 def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:

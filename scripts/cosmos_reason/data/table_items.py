@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import options as choices
 from cosmos_reason.data import roles, source_files
 from cosmos_reason.data.formats import are_pictures, rates
@@ -236,6 +237,9 @@ def _items_of(
                 problems,
             )
             table.media[number] = cut_out or media
+    elif reading.window:
+        message = "got it without columns of times, expected --column start=NAME --column end=NAME"
+        problems.append(f.error("USAGE", "--window", message, "drop --window"))
     clips = list(zip(*table.media, strict=True))  # of each row
 
     # Questions; only with them it is known what the columns without a role may mean.
@@ -504,6 +508,14 @@ def _questions(table: Table, reading: Reading, problems: list[f.Finding]) -> lis
     label = table.first["answer"].name
     if not label:  # told already
         return stated
+    if not reading.question and len(unasked) == len(stated):
+        from cosmos_reason.data import proposals
+
+        likely = proposals.asking(cells, table.columns)
+        if likely:  # its texts would be thrown away for one question about the labels
+            message = f"got no question, and {likely}, whose texts all ask something"
+            fix = Fix(flags={"--column": f"question={likely}"})
+            raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     labels = [table.answers[number] for number in unasked]
     words = {alike(text): text for text in labels}
     if len(words) > 2 and words.keys() <= TRUTH:  # y beside yes, 1 beside TRUE

@@ -69,8 +69,9 @@ def compare(
         for group in new.groups:
             pairs_of_group[group].append((old, new))
     earlier_per_type = {kind: metrics.summary(by_type[kind]) for kind in sorted(by_type)}
+    are_named = _names_clips(answered)
     pair = {
-        **_part(answered),
+        **_part(answered, are_named),
         "failed": len(common) - len(answered),
         "one_response_before": _one_response([old for old, _ in answered]),
         "unread_before": sum(old.read == "unread" for old, _ in common),
@@ -79,9 +80,9 @@ def compare(
         "unchanged_wrong": changes[False, False],
         "only_before": len(before) - len(shared),
         "only_after": len(after) - len(shared),
-        "per_type": _parts(pairs_of_type, earlier_per_type),
-        "per_tag": _parts(pairs_of_tag),
-        "per_group": _parts(pairs_of_group),
+        "per_type": _parts(pairs_of_type, are_named, earlier_per_type),
+        "per_tag": _parts(pairs_of_tag, are_named),
+        "per_group": _parts(pairs_of_group, are_named),
         "fixed_ids": [new.id for old, new in answered if new.correct and not old.correct],
         "broken_ids": [new.id for old, new in answered if old.correct and not new.correct],
         "earlier": metrics.summary([old for old, _ in common]) if common else None,
@@ -130,7 +131,15 @@ def _one_response(rows: Sequence[Row]) -> str | None:
     return said.pop() if len(said) == 1 and len(rows) > 1 else None
 
 
-def _part(answered: Sequence[tuple[Row, Row]]) -> dict:
+def _names_clips(answered: Sequence[tuple[Row, Row]]) -> bool:
+    """Return whether rows say which clip they are about: by its file, by a name that is not the
+    row's own, or by one that several have."""
+    clips = {new.media or new.video_id for _, new in answered}
+    is_named = any(new.media or new.video_id not in ("", new.id) for _, new in answered)
+    return is_named or len(clips) < len(answered)
+
+
+def _part(answered: Sequence[tuple[Row, Row]], are_named: bool) -> dict:
     """Return both accuracies over questions that both runs answered, and how likely it is that
     their difference is chance."""
     if not answered:
@@ -151,15 +160,18 @@ def _part(answered: Sequence[tuple[Row, Row]]) -> dict:
         "broken": broken,
         "p_value": mcnemar(fixed, broken),
         **difference_by_clip(answered),
+        "clips_named": are_named,
         "below_always": label if right[1] < most else None,
     }
 
 
 def _parts(
-    pairs: dict[str, list[tuple[Row, Row]]], earlier: dict[str, dict] | None = None
+    pairs: dict[str, list[tuple[Row, Row]]],
+    are_named: bool,
+    earlier: dict[str, dict] | None = None,
 ) -> dict[str, dict]:
     """Compare each part, of which `earlier` may hold the earlier run's summary."""
-    parts = {name: _part(pairs[name]) for name in sorted(pairs)}
+    parts = {name: _part(pairs[name], are_named) for name in sorted(pairs)}
     adjusted = holm([part["p_value"] for part in parts.values()])
     for (name, part), p_value in zip(parts.items(), adjusted, strict=True):
         part["p_adjusted"] = p_value
@@ -199,7 +211,6 @@ def difference_by_clip(answered: Sequence[tuple[Row, Row]]) -> dict:
     low, high = np.percentile(differences, [2.5, 97.5])
     return {
         "clips": len(asked),
-        "clips_named": len(asked) < len(answered) or any(new.media for _, new in answered),
         "difference": round(sum(gained.values()) / len(answered), 6),
         "difference_interval": [round(float(low), 6), round(float(high), 6)],
         "clip_p_value": sign_flips(list(gained.values())),

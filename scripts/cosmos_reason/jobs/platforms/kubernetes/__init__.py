@@ -222,12 +222,14 @@ def _work(job: Job, spec: dict) -> Work:
     for path, is_written in places:
         looked_for.append(("-w" if is_written else "-e", mounts.inside(path)))
     volumes, writable = options.mounted(places, asked)
+    brings_programs = job.is_carried and _skill(job).is_relative_to(job.folder)
     work = Work(
         name=job.job_id,
         image=job.image,
         words=job.command,
-        # What is carried has them in its folder, from which keep_log.py reads them.
-        environment={} if job.is_carried else containers.written_down(job, spec),
+        # What is carried has them in its folder, from which keep_log.py reads them: that of the
+        # folder, no installed copy, which may be older.
+        environment={} if brings_programs else containers.written_down(job, spec),
         secret_variables=containers.passed(job, spec),
         working_dir=mounts.inside(job.folder),
         volumes=volumes,
