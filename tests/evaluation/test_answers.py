@@ -106,6 +106,88 @@ def test_what_stands_beside_an_answer_may_undo_it(question, gt, response, answer
     assert read(question, gt, response).answer == answer
 
 
+WRONG_WAY = "Is wrong-way driving visible?"
+EVENT = "What happens?\nA. Theft\nB. Fight\nC. Fire"
+PEOPLE = "How many people are there?"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "response"),
+    [
+        (WRONG_WAY, "no", "No. No wrong behaviour is visible."),
+        (WRONG_WAY, "no", "**No.** No wrong-way driving is visible."),
+        (
+            WRONG_WAY,
+            "no",
+            "No. The worker follows the rules. No incorrect lifting technique is shown.",
+        ),
+        (WRONG_WAY, "yes", "Yes. Yes, wrong-way driving is visible."),
+        (WRONG_WAY, "yes", "Yes. Wrong-way driving is visible."),
+        (EVENT, "A", "A. Theft\nA false alarm is heard."),
+        (EVENT, "A", "The answer is A. A false fire alarm distracts the guard."),
+        (EVENT, "A", "(A) A wrong-way driver enters the road. A wrong turn comes later."),
+        (EVENT, "A", "<answer>A</answer>\nA wrong-way driver enters the road."),
+        (WRONG_WAY, "yes", "<answer>yes</answer>\nIncorrect lifting is shown."),
+        (WRONG_WAY, "no", "I do not see a forklift <answer>no</answer>"),
+        (WRONG_WAY, "no", "I do not see a forklift \\boxed{no}"),
+        (WRONG_WAY, "no", 'The worker is not wearing a helmet {"answer": "no"}'),
+        (WRONG_WAY, "no", "It does not: <answer>no</answer>"),
+        (WRONG_WAY, "no", "The technique is not correct <answer>no</answer>"),
+        (WRONG_WAY, "no", "The car does not stop so the answer is <answer>no</answer>"),
+        (WRONG_WAY, "no", "The worker might fall, so the answer is <answer>no</answer>"),
+        (EVENT, "A", "The car does not stop at the line <answer>A</answer>"),
+        (EVENT, "A", "It is not B, it is <answer>A</answer>"),
+        (EVENT, "A", "A worker asks for help <answer>A</answer>"),
+        (EVENT, "A", "<answer>A</answer> A worker asks for help."),
+        (PEOPLE, "3", "There could be 3 people: <answer>3</answer>"),
+        (PEOPLE, "2", "<answer>2</answer> A false alarm rings."),
+    ],
+)
+def test_what_is_said_of_something_else_takes_no_answer_back(question, answer, response):
+    assert read(question, answer, response).answer == answer
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "The answer is B. The answer is not B.",
+        "B. B is wrong.",
+        "B. B wrong.",
+        "B.\nWrong answer.",
+        "It is not <answer>B</answer>",
+        "It is not `<answer>B</answer>`",
+        "I do not think that it is <answer>B</answer>",
+        "It is not true that the answer is <answer>B</answer>",
+        "It cannot be <answer>B</answer>",
+        "The answer is not: <answer>B</answer>",
+        "The answer is not \\boxed{B}",
+        'It is not {"answer": "B"}',
+        "Wrong: <answer>B</answer>",
+        "Maybe: <answer>B</answer>",
+        "It might be <answer>B</answer>",
+        "It could well be <answer>B</answer>",
+        "I'm not sure but <answer>B</answer>",
+        "I'm not sure, so the answer is <answer>B</answer>",
+        "It is not correct to answer <answer>B</answer>",
+        "Not necessarily <answer>B</answer>",
+        "The answer could be <answer>B</answer>",
+        "He says it is <answer>B</answer>",
+        "According to him, it is <answer>B</answer>",
+        "If it burns, it is <answer>B</answer>",
+        "It is <answer>B</answer> that I exclude",
+        "<answer>B</answer> is wrong.",
+        "<answer>B</answer> (incorrect)",
+        "<answer>B</answer> not the answer.",
+        "<answer>B</answer>, he says.",
+        "<answer>B</answer>?",
+        "<answer>B</answer> Wait, it's C.",
+        '{"answer": "B"} Wrong.',
+    ],
+)
+def test_what_is_said_of_the_answer_takes_it_back(response):
+    assert read(EVENT, "B", response).answer is None
+
+
 @pytest.mark.parametrize("name", ["hostile", "hostile_2"])
 def test_no_hostile_answer_is_right(name):
     assert answer_set.tally_blind(answer_set.hostile(name)).accepted_wrong == 0

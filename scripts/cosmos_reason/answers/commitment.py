@@ -222,22 +222,48 @@ _NOT_BEFORE = re.compile(
     r"\W*(?:that|to say)?\W*\Z|(?:\b(?:not|never|cannot|doubt|deny)\b|n['’]t)[^,:;]*\Z",
     re.I,
 )
+# Where "wrong" ends what is said, and is not a word of something else: "wrong-way driving".
+_SAID = r"\s*(?:\Z|[^\w\s-]|-\s|(?:because|since|as)\b)"
 _ITS_OWN = r"[\s\W]*(?:(?:it|this|that|which) )?"
 _DENIED_AFTER = re.compile(
-    rf"{_ITS_OWN}(?:(?:is|was|are) )?(?:the |a )?(?:wrong|incorrect|false|impossible|unlikely"
-    r"|excluded|eliminated|ruled out|not (?:possible|correct|right|true|likely|the)"
-    r"|no(?=\W*(?:$|[,.;\n])))\b|[\s\W]*[✗✘❌×✖]"
+    rf"{_ITS_OWN}(?:(?:is|was|are) )?(?-i:the |a )?(?:wrong|incorrect|false|impossible|unlikely"
+    r"|excluded|eliminated|ruled out|not (?:possible|correct|right|true|likely|the answer|the)"
+    r"|no(?=\W*(?:$|[,.;\n])))\b(?!-\w)|[\s\W]*[✗✘❌×✖]"
     rf"|{_ITS_OWN}(?:is|was|are)?(?:n['’]t| not) (?:the |a )?(?:correct|right|true|possible|answer"
     r"|likely)\b|[\s\W]*(?:不对|不正确|错)",
     re.I,
 )
+# "B is wrong", "B wrong." speak of B; "A wrong turn" and "No incorrect part" of something else.
+_IS_DENIED = re.compile(r"\b(?:(?:is|was|are)(?:n['’]t)?|ruled out)\b|[✗✘❌×✖对确错]\Z", re.I)
+_ENDS = re.compile(_SAID)
+# Before what is enclosed, which may stand beside a statement of anything, such a word reaches it
+# only over words like these: "I do not think that it is", "maybe the answer is".
+_BETWEEN = (
+    r"(?:be|is|was|it|it['’]s|that|this|to|the|an|(?-i:a)|think|believe|say|choose|pick|select"
+    r"|go with|(?:(?:correct|right|final|best) )?(?:answer|option|choice|letter)"
+    r"|(?:true|correct|right|clear|certain|the case)(?= (?:that|to)\b)"
+    r"|well|also|just|even|not|but|so|him|her|them|\w+ly)(?![\w'’])"
+)
+# A mark ends what "not" denies: "It is not: <answer>no</answer>".
+_NOT_ENCLOSED = re.compile(
+    r"(?:\b(?:not|never|cannot|doubt|deny|denies|denied|(?:false|wrong|incorrect|untrue|a lie)"
+    rf" (?:that|to say))|n['’]t)(?: {_BETWEEN}){{0,9}}[ (\[{{]*\Z"
+    r"|\b(?:answer|option|choice) (?:is|was)(?: not|n['’]t)\W*\Z|\A\W*(?:wrong|incorrect)\W*\Z",
+    re.I,
+)
+_OPEN_ENCLOSED = re.compile(rf"(?:{_OPENING.pattern})(?:\W+{_BETWEEN}){{0,9}}\W*\Z", re.I)
+_REPORT_ENCLOSED = re.compile(rf"(?:{_REPORT.pattern})(?:\W*{_BETWEEN}){{0,9}}\W*\Z", re.I)
+# What stands before it gave the reason, and denies or leaves open something else.
+_SO = re.compile(r" (?:so(?= the\b)|therefore|thus|hence)\b", re.I)
+_NEXT_SENTENCE = re.compile(r"\s+[A-Z]")  # behind an enclosure, which needs no mark to end one
 # "It's yes that I can exclude": what the clause says of it may be anything.
 _IT_IS_X = re.compile(r"\b(?:it(?:['’]s| is| was)|this is|that is)\s*\Z", re.I)
 _THAT_ONE = re.compile(r"\W*(?:that|which) (?:i|we|you|one|he|she|they)\b", re.I)
 _WRONG_LATER = re.compile(
-    r"\W*(?:(?:(?:that|this|it|which|(?:the|my|that|this) (?:above )?answer(?: above)?)"
-    r"(?:['’]s| is| was)? )?"
-    r"(?:wrong|incorrect|false|untrue|not (?:true|correct|right))\b"
+    r"\W*(?:(?:that|this|it|which|(?:the|my|that|this) (?:above )?answer(?: above)?)"
+    r"(?:['’]s| is| was)? (?:wrong|incorrect|false|untrue|not (?:true|correct|right))\b(?!-\w)"
+    r"|not (?:true|correct|right)\b(?!-\w)|(?:wrong|incorrect|false|untrue)(?:"
+    rf"{_SAID}| (?:{_NOUN}|guess|reply|one|again|here|it|I|that|this|to|of|in|for|at|by|\w+ly)\b)"
     r"|(?:that|this|it)(?: is|['’]s)? ?(?:n['’]t|not) (?:the )?(?:true|correct|right|answer))",
     re.I,
 )
@@ -340,13 +366,35 @@ def _is_taken_back(one: Enclosed, said: str, value: str, vocabulary: Vocabulary)
     text = plain(f"{said[:start]}{_BOX}{said[end:]}")
     for first, last in sentences(text):
         at = text.find(_BOX, first, last)
-        if at < 0:
-            continue
-        sentence, at = text[first:last], at - first
-        if _is_void(sentence, at, at + len(_BOX)) or _OPENING.search(sentence[:at]):
-            return True
-        return _is_undone_later(text[first + at + len(_BOX) :], value, vocabulary)
+        if at >= 0:
+            before, after = text[first:at], text[at + len(_BOX) : last]
+            later = text[at + len(_BOX) :]
+            return _is_governed(before, after) or _is_undone_later(later, value, vocabulary)
     return False
+
+
+def _is_governed(before: str, after: str) -> bool:
+    """Return whether the words of its sentence mean an enclosed answer, and ask, suppose, report,
+    deny it or leave it open. "I see no truck <answer>no</answer>" says something else."""
+    is_undone = (
+        _NOT_ENCLOSED.search(before)
+        or _OPEN_ENCLOSED.search(before)
+        or _REPORT_ENCLOSED.search(_OWN_WORDS.sub("", before))
+    )
+    if any(
+        not before[_LEADS.match(before, phrase.end()).end() :].strip(" ([{")
+        for phrase in _phrases_in(before)
+    ):
+        # In an answer phrase it is part of the sentence, as an answer that nothing encloses is, but
+        # for the reason that it gave: "It does not stop so the answer is".
+        said = _SO.split(before)[-1]
+        is_undone = is_undone or _is_void(said, len(said), len(said)) or _OPENING.search(said)
+    if is_undone or _CONDITION.search(before) or _says_wrong(after, 0):
+        return True
+    behind = "" if _NEXT_SENTENCE.match(after) else after
+    if _IT_IS_X.search(before) and _THAT_ONE.match(behind):
+        return True
+    return _QUESTION.match(after.rstrip()[-1:]) is not None or _is_void(behind, 0, 0, leads=True)
 
 
 def phrases(text: str) -> list[str]:
@@ -609,7 +657,13 @@ def _denies(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
         if denied and denied[0] == value:
             return True
     named = vocabulary.spoken_of(sentence, _LEADS.match(sentence).end())
-    return named is not None and named[0] == value and bool(_DENIED_AFTER.match(sentence, named[1]))
+    return named is not None and named[0] == value and _says_wrong(sentence, named[1])
+
+
+def _says_wrong(text: str, at: int) -> bool:
+    """Return whether words behind a name say that it is no answer, with a verb or alone."""
+    found = _DENIED_AFTER.match(text, at)
+    return found is not None and bool(_IS_DENIED.search(found[0]) or _ENDS.match(text, found.end()))
 
 
 def _is_followed_by_another(value: str, after: str, vocabulary: Vocabulary) -> bool:
