@@ -353,7 +353,9 @@ def test_reason1s_reinforcement_as_far_as_a_machine_without_gpus_goes(
     # cosmos-rl --config rl.toml cosmos_grpo.py
     (tmp_path / "rl.toml").write_text(REASON1_RL)
     words = ["--spec", "rl.toml", "--fix", "--train-root", dataset / "train", "-o", "grpo.toml"]
-    words += ["--model", tiny_reason1]
+    # The stand-in has 4,096 positions; Cosmos-Reason1-7B has those of the guide's spec.
+    words += ["--model", tiny_reason1, "--set", "policy.model_max_length=4096"]
+    words += ["--set", "rollout.max_response_length=2048"]
     succeed(tmp_path, "build_spec.py", "grpo", *words)
     spec = document.load(tmp_path / "grpo.toml")
     assert spec["rollout"]["n_generation"] == 8 and spec["train"]["train_policy"]["kl_beta"] == 0
@@ -431,11 +433,14 @@ def test_reason2_from_a_saved_hub_folder_to_its_run_in_wandb(tmp_path, dataset, 
     words = ["train", "--spec", "config.toml", "--fix", "-o", "four.toml"]
     said = json.loads(succeed(tmp_path, "build_spec.py", *words, "--json"))
     (lost,) = [one for one in said["findings"] if one["id"] == "SPEC-DATA-TRAIN"]
-    command, _, flags = lost["fix"].partition(", then ")
-    script, *rest = shlex.split(command)
-    succeed(tmp_path, Path(script).name, *rest, "--eval-fraction", 0.25)
+    named = (
+        f"build_dataset.py {tmp_path / 'data' / 'hf_sft'} -o hf_sft-data makes hf_sft-data/train"
+    )
+    assert named in lost["message"] and "--train-root" in lost["message"]
+    built = ["data/hf_sft", "-o", "hf_sft-data", "--eval-fraction", 0.25]
+    succeed(tmp_path, "build_dataset.py", *built)
     succeed(tmp_path, "check_dataset.py", "hf_sft-data/train", "--eval", "hf_sft-data/eval")
-    words += [*shlex.split(flags), "--eval-root", "hf_sft-data/eval", *FEW_RECORDS]
+    words += ["--train-root", "hf_sft-data/train", "--eval-root", "hf_sft-data/eval", *FEW_RECORDS]
     succeed(tmp_path, "build_spec.py", *words, "--set", "validation.freq=1")
     here = ["--model", tiny_model, *sets(SMALL_CLIPS[1:], "custom.vision.")]
     write_small_spec(tmp_path, *here, "--set", "logging.experiment_name=first")
