@@ -63,7 +63,7 @@ $(DEVELOPED): $(INSTALLED) requirements-dev.txt
 
 # Open-source cosmos-rl with what it needs, a server called redis-server included: put its bin first on PATH.
 setup-cosmos-rl: $(COSMOS)/installed
-	@echo 'ready: put $(CURDIR)/$(COSMOS)/bin first on PATH'
+	@echo 'ready: put $(abspath $(COSMOS))/bin first on PATH'
 
 $(COSMOS)/installed: requirements-cosmos-rl.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("got Python %d.%d, expected 3.11 to 3.13: make PYTHON=python3.12 setup-cosmos-rl" % sys.version_info[:2] if not (3, 11) <= sys.version_info[:2] <= (3, 13) else 0)'

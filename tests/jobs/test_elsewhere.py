@@ -64,9 +64,9 @@ def command(script, place, *words):
     return done.returncode, json.loads(done.stdout)
 
 
-def render(place, platform, output, *words, **more):
+def render(place, platform, output, *words, engine="transformers", **more):
     site = describe(place, platform, **more)
-    launch = ["--spec", "train.toml", "--engine", "transformers", "--site", site]
+    launch = ["--spec", "train.toml", "--engine", engine, "--site", site]
     return command("launch_job.py", place, "plan", "train", *launch, "--output", output, *words)
 
 
@@ -234,6 +234,30 @@ def test_a_local_rendering_runs_and_notes_its_end(place):
     assert (out / "log.txt").read_text().startswith(f"1 {out}/skill/scripts/run_with_transformers")
     again = subprocess.run(["bash", str(out / "run.sh")], env=environment, capture_output=True)
     assert again.returncode == 2, "a folder is one run"
+
+
+@pytest.mark.parametrize("platform", ["local", "slurm"])
+def test_cosmos_rl_starts_its_processes_in_the_environment_of_the_site(place, platform):
+    """As `python`, and a redis-server, whatever whoever starts the folder has on PATH."""
+    change(place, "train", train__compile=False)
+    venv = place.root / "a venv" / "bin"
+    venv.mkdir(parents=True)
+    for name, does in (("cosmos-rl", "command -v python"), ("python", "")):
+        (venv / name).write_text(f"#!/bin/sh\n{does}\n")
+        (venv / name).chmod(0o755)
+    where = {"paths": {str(place.root): str(place.root)}, "environment": str(venv.parent)}
+    code, printed = render(place, platform, "out", engine="cosmos-rl", **where)
+    assert code == 0, printed["findings"]
+    out = place.root / "out"
+    read = "bash out/run.sh; until [ -s out/run.exit ]; do sleep 0.05; done; cat out/log.txt"
+    if platform == "slurm":
+        read = f". {out}/skill/environment; command -v python"
+    done = subprocess.run(
+        ["bash", "-c", read], cwd=place.root, env={"PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == str(venv / "python"), done
+    assert "setup-cosmos-rl`" in (out / "README.md").read_text()
 
 
 def test_the_site_alone_says_what_gpus_there_are(place):

@@ -56,7 +56,7 @@ flags=(
 )
 program=({program})"""
 LOCAL = """job={folder}
-new=({new}) outputs=({outputs})
+{path}new=({new}) outputs=({outputs})
 exports=({exports})
 program=({program})"""
 SUBMIT = """#!/bin/sh
@@ -300,6 +300,9 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         named = ["requirements.txt", bundle.ENGINE_PACKAGES]
         words = " ".join(f"-r {name}/{SKILL}/{file}" for file in named)
         first = f"- first, in {environment}: `pip install {words}`\n"
+    elif environment and engines.own_program(job.engine):
+        made = shlex.join(["make", f"COSMOS={environment}", "setup-cosmos-rl"])
+        first = f"- first, where it is not there: `{made}`, in a copy of this whole skill\n"
     if job.platform != "kubernetes":
         # Where the disk's folders go: to what the site calls its own; Docker's may lie anywhere.
         moved = [*below_here, *([] if job.platform == "docker" else [str(job.folder)])]
@@ -396,6 +399,7 @@ def _local(start: Path, job: Job, spec: dict, title: str, site: Site | None) -> 
     values = engines.environment_on_host(job, job.command[0])
     settings = LOCAL.format(
         folder=shlex.quote(str(job.folder)),
+        path=engines.path_there(job),
         new=shlex.join(script.new_outputs(job)),
         outputs=shlex.join(job.outputs.values()),
         exports=shlex.join(f"{name}={value}" for name, value in sorted(values.items())),

@@ -138,6 +138,15 @@ def environment_on_host(job: Job, program: str) -> dict[str, str]:
     return added
 
 
+def path_there(job: Job) -> str:
+    """Return the line of the shell that a carried job needs to begin with, '' for most: an engine
+    in an environment of its own starts its processes as `python` and finds its server on PATH."""
+    there = place(job).get("environment")
+    if not (there and own_program(job.engine)):
+        return ""
+    return f"PATH={shlex.quote(f'{there}/bin')}:$PATH\n"
+
+
 def launch_text(job: Job, before: str = "") -> str:
     """Return a script that shows people what runs, a flag per line; `before` is what the command
     needs."""

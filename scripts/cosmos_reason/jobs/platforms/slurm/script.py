@@ -151,6 +151,8 @@ def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
             # Empty folders are lost on the way through git.
             homes = [str(job.folder / below) for below in containers.HOME_VARIABLES.values()]
             lines.append(f"mkdir -p {shlex.join(homes)}\n")
+    elif is_carried:
+        lines.append(engines.path_there(job))
     return "".join(lines).encode(errors="surrogateescape")
 
 
