@@ -64,6 +64,7 @@ VERSIONS = {
     "transformers": "5.17.0",
     "qwen-vl-utils": "0.0.14",
     "av": "18.1.0",
+    "boto3": "1.44.5",
 }
 
 
@@ -282,6 +283,7 @@ def refused(site, **fields):
         ({"cosmos-rl": None}, "PRE-COSMOS-VERSION", "got none, expected 0.4.7"),
         ({"torch": "2.13.0"}, "PRE-COSMOS-TORCH", "got torch 2.13.0, expected 2.11 at most"),
         ({"av": None, "qwen-vl-utils": None}, "PRE-COSMOS-MISSING", "got no qwen-vl-utils, av"),
+        ({"boto3": None}, "PRE-COSMOS-MISSING", "got no boto3"),
     ],
 )
 def test_a_wrong_environment_is_one_finding_before_anything_is_recorded(
@@ -291,6 +293,14 @@ def test_a_wrong_environment_is_one_finding_before_anything_is_recorded(
     (finding,) = refused(site)
     assert finding.id == check and said in finding.message
     assert "setup-cosmos-rl" in str(finding.fix)
+
+
+def test_make_sets_up_all_that_is_asked_for():
+    """The file that it reads, and requirements.txt, which that names."""
+    named = ("requirements-cosmos-rl.txt", "requirements.txt")
+    text = "\n".join((bundle.ROOT / name).read_text() for name in named)
+    assert "-r requirements.txt" in text
+    assert [name for name in cosmos_environment.NEEDED if f"\n{name}==" not in text] == []
 
 
 def test_programs_that_are_missing_are_told(site, environment, monkeypatch):

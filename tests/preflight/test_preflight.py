@@ -212,6 +212,7 @@ IN_IMAGE = {
     "transformers": "5.17.0",
     "qwen-vl-utils": "0.0.14",
     "av": "18.1.0",
+    "boto3": "1.44.5",
     "vllm": None,
     "flash-attn": "2.8.3",
 }

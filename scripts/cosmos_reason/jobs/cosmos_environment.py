@@ -32,7 +32,9 @@ if versions.get("vllm"):
     versions["torch of vllm"] = next((one[7:] for one in needed if one.startswith("torch==")), None)
 print(json.dumps(versions))
 """
-PACKAGES = (PROGRAM, "torch", "transformers", "qwen-vl-utils", "av", "vllm", "flash-attn")
+# Without these nothing starts: cosmos-rl imports boto3 whether it uploads or not.
+NEEDED = ("torch", "transformers", "qwen-vl-utils", "av", "boto3")
+PACKAGES = (PROGRAM, *NEEDED, "vllm", "flash-attn")
 ASK_SECONDS = 60
 
 
@@ -88,8 +90,7 @@ def answered(where: str, answer: str, action: str, setup: str) -> Iterator[Findi
     if versions[PROGRAM] != wanted:
         message = f"got {versions[PROGRAM] or 'none'}, expected {wanted}: keys and logs differ"
         yield error("PRE-COSMOS-VERSION", where, message, setup)
-    needed = ("torch", "transformers", "qwen-vl-utils", "av")
-    missing = [name for name in needed if not versions[name]]
+    missing = [name for name in NEEDED if not versions[name]]
     if missing:
         message = f"got no {', '.join(missing)}, expected what {PROGRAM} and its records need"
         yield error("PRE-COSMOS-MISSING", where, message, setup)
