@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import model as models
 
 CPU = torch.device("cpu")
@@ -54,3 +55,16 @@ def test_what_would_lose_by_bfloat16_is_not_read_in_it(folder, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, "auto"])
 def test_other_precisions_are_read_as_they_are_asked_for(folder, dtype):
     assert models.precision_to_read(folder, dtype) == dtype
+
+
+def test_gpus_that_were_given_are_not_replaced_by_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for none in (None, "", "-1"):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if none is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert models.choose_hardware("auto", "bfloat16").device == CPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    with pytest.raises(Failure, match=r"got CUDA_VISIBLE_DEVICES=2, but torch .* sees no GPU"):
+        models.choose_hardware("auto", "bfloat16")
+    assert models.choose_hardware("cpu", "bfloat16").device == CPU

@@ -4,6 +4,7 @@ LoRA."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -60,9 +61,15 @@ def choose_hardware(device: str, dtype: str) -> Hardware:
     """Return the hardware for `device`, which is auto, cpu or cuda; `dtype` is what the spec asks
     the arithmetic to run in."""
     has_gpu = torch.cuda.is_available()
-    if device == "cuda" and not has_gpu:
+    # Set by a launch with --gpu-ids and by SLURM: the CPU would take days in their place.
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    is_given = device == "auto" and given not in ("", "-1", "NoDevFiles")
+    if not has_gpu and (device == "cuda" or is_given):
         fix = Fix(changes={"custom.transformers_engine.device": "cpu"})
         message = "got cuda, this machine offers no CUDA GPU"
+        if is_given:
+            message = f"got CUDA_VISIBLE_DEVICES={given}, but torch {torch.__version__} sees no "
+            message += "GPU: its build is another than the driver's, or it is one for CPUs"
         raise outside("ENGINE-NO-CUDA", "custom.transformers_engine.device", message, fix)
     if device == "cuda" or (device == "auto" and has_gpu):
         reason = f"cuda: {torch.cuda.get_device_name()}, {dtype} arithmetic as the spec says"
