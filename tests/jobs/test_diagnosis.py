@@ -59,6 +59,12 @@ All the weights of Qwen3VLForConditionalGeneration were initialized from the mod
 Some weights were not initialized and are newly initialized: ['lm_head.weight']
 skipping 3 nan-valued rows; the info loss is logged; validation split of 20 records
 At most 4 workers; to serve requests faster raise max_num_seqs
+video_reader_backend decord error, use torchvision as default, msg: [/data/a.mp4]Unable to handle \
+EOF because it takes too long
+video_reader_backend torchcodec error, use torchvision as default, msg: Could not push packet to \
+decoder: Invalid data found when processing input
+NCCL INFO Using shared memory segment /dev/shm/nccl-4vLpRt
+open files (-n) 1024; pyxis: imported docker image: nvcr.io#nvidia/x
 """.splitlines()
 
 
@@ -232,6 +238,14 @@ def test_unknown_errors_come_with_the_last_block():
 STATUS = ["Traceback (most recent call last):", '  File "status.py"', "KeyError: 'TAO_API_JOB_ID'"]
 
 
+def test_a_log_that_ends_within_a_traceback_tells_the_error_before_it():
+    log = ["Traceback (most recent call last):", '  File "a"', "QuantumError: the cause", ""]
+    log += ["During handling of the above exception, another exception occurred:", ""]
+    log += ["Traceback (most recent call last):", '  File "b"']
+    (found,) = diagnosis.diagnose(log)
+    assert found.id == "LOG-UNKNOWN" and found.message.endswith("QuantumError: the cause")
+
+
 def test_a_harmless_traceback_is_no_error():
     assert [x.id for x in diagnosis.diagnose([*INNOCENT, *STATUS, "fine", *STATUS])] == [
         "LOG-TAO-STATUS",
@@ -259,7 +273,14 @@ def test_a_harmless_traceback_is_no_error():
 
 
 @pytest.mark.parametrize(
-    "line", ["bash: line 1: cosmos-rl: command not found", "Segmentation fault (core dumped)"]
+    "line",
+    [
+        "bash: line 1: cosmos-rl: command not found",
+        "Bus error (core dumped)",
+        "exec /usr/bin/bash: exec format error",
+        "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
+        "docker: permission denied while trying to connect to the Docker daemon socket",
+    ],
 )
 def test_errors_of_the_shell_are_not_overlooked(line):
     assert [x.id for x in diagnosis.diagnose([*INNOCENT, line])] == ["LOG-UNKNOWN"]
@@ -441,7 +462,55 @@ torch.distributed.elastic.multiprocessing.api.SignalException: Process 190834 go
     "LOG-WEIGHTS-HEADER": """\
     with safe_open(checkpoint_file, framework="pt") as f:
 safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge""",
-    "LOG-GPU-MEMORY": "[rank0]: RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "LOG-GPU-MEMORY": """\
+n3:3063025:3066048 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer
+n3:3063028:3066152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled cuda error
+ncclUnhandledCudaError: Call to CUDA function failed.""",
+    "LOG-DRIVER-STOPPED": """\
+docker: Error response from daemon: failed to create shim task: OCI runtime create failed: \
+error running hook #0: exit status 1, stdout: , stderr: Auto-detected mode as 'legacy'
+nvidia-container-cli: initialization error: nvml error: driver/library version mismatch: x.""",
+    "LOG-DRIVER": """\
+docker: Error response from daemon: failed to create task for container: error running prestart \
+hook #0: exit status 1, stdout: , stderr: Auto-detected mode as 'legacy'
+nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0, please update your \
+driver to a newer version, or use an earlier cuda container: unknown.""",
+    "LOG-IMAGE-PULL": """\
+slurmstepd: error: pyxis: failed to import docker image
+slurmstepd: error: pyxis:     [ERROR] URL https://nvcr.io/v2/x/manifests/1 returned error code: \
+401 Unauthorized
+slurmstepd: error: pyxis: couldn't start container
+srun: error: dgx01: task 0: Exited with exit code 1""",
+    "LOG-DISK-IMAGE": """\
+slurmstepd: error: pyxis: failed to import docker image
+slurmstepd: error: pyxis:     tar: usr/lib/x.so: Cannot write: No space left on device
+slurmstepd: error: pyxis: couldn't start container""",
+    "LOG-SHARED-MEMORY": """\
+n1:91:204 [1] misc/shmutils.cc:72 NCCL WARN Error while creating shared memory segment \
+/dev/shm/nccl-4vLpRt (size 9637888)
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled system error
+ncclSystemError: System call (e.g. socket, malloc) or external library call failed.""",
+    "LOG-RESUME": """\
+[rank3]: Traceback (most recent call last): (RANK 2)
+[rank3]:   File "torch/distributed/checkpoint/utils.py", line 164, in reduce_scatter
+[rank3]: RuntimeError: Missing key in checkpoint state_dict: model.layers.0.mlp.weight.
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])""",
+    "LOG-HUB-OFFLINE": """\
+huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/a/b/x: offline
+The above exception was the direct cause of the following exception:
+OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find \
+them in the cached files.""",
+    "LOG-VOLUME": """\
+Events:
+  Normal   Scheduled    2m                 default-scheduler  Successfully assigned ml/x to node-3
+  Warning  FailedMount  6s (x5 over 14s)   kubelet  MountVolume.SetUp failed for volume "data" : \
+mount failed: exit status 32
+Output: mount.nfs: access denied by server while mounting 10.0.0.5:/export/data""",
+    "LOG-LORA-SERVING": """\
+ValueError: While loading /models/ft, expected target modules in {'o_proj', 'v_proj'} but \
+received ['visual.merger.linear_fc1']. Please verify that the loaded LoRA module is correct
+RuntimeError: Engine core initialization failed. See root cause above.""",
 }
 # The same errors in the words of other versions.
 OTHERWISE = """\
@@ -467,6 +536,19 @@ LOG-WEIGHTS-NEW - MISSING: those params were newly initialized because missing f
 LOG-ENDED torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -15) local_rank: 0
 LOG-PTXAS ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'
 LOG-HUB-GATED Access to model nvidia/X is restricted and you are not in the authorized list.
+LOG-GPU-MEMORY RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED
+LOG-CONTAINER-GPU docker: Error response from daemon: OCI runtime create failed: unable to \
+retrieve OCI runtime error: fork/exec /usr/bin/nvidia-container-runtime: no such file or directory.
+LOG-DRIVER-STOPPED nvidia-container-cli: detection error: nvml error: unknown error: unknown.
+LOG-KERNEL-FAULT torch.AcceleratorError: CUDA error: unspecified launch failure
+LOG-GPU-FAULT torch.AcceleratorError: CUDA error: uncorrectable NVLink error was detected
+LOG-NCCL [rank3]:RuntimeError: NCCL: non-blocking operation timed out after 600000 ms
+LOG-ENDED slurmstepd: error: *** JOB 4711 ON node01 CANCELLED AT 2026-01-01T04:00:00 ***
+LOG-HOST-MEMORY slurmstepd: error: Job 991 exceeded memory limit (65541232 > 65536000), being killed
+LOG-IMAGE-PULL docker: Error response from daemon: toomanyrequests: You have reached your pull rate
+LOG-SHARED-MEMORY OSError: [Errno 28] No space left on device: '/dev/shm/torch_4711'
+LOG-NETWORK requests.exceptions.ProxyError: HTTPSConnectionPool(host='huggingface.co', port=443)
+LOG-VIDEO-BROKEN RuntimeError: Could not open input file: /data/a.mp4 Invalid data found when
 LOG-SHARDED-MIX RuntimeError: function got mixed torch.Tensor and DTensor""".splitlines()
 
 
@@ -561,7 +643,8 @@ def test_no_log_alone_names_a_platform(id):
     fix = str(entry.fix)
     assert not re.search(r"--platform (?!PLATFORM)|docker run|docker login", fix), fix
     if fix.startswith(("srun", "kubectl", "scontrol", "sudo nvidia-ctk")):
-        assert id in ("LOG-FOLDER-UNSEEN", "LOG-DISK-POD", "LOG-GPUS-TAKEN", "LOG-CONTAINER-GPU")
+        of_place = {"LOG-FOLDER-UNSEEN", "LOG-DISK-POD", "LOG-GPUS-TAKEN", "LOG-CONTAINER-GPU"}
+        assert id in of_place | {"LOG-VOLUME"}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fatal", "error:",
            "Aborted", "Killed", "fatal:", "command not found", "core dumped", "Segmentation fault",
            "No such file", "StopIteration", "KeyboardInterrupt", "terminate called",
-           "Bus error", "panic:")  # fmt: skip
+           "Bus error", "panic:", "exec format error", "permission denied",
+           "no space left on device", "Cannot connect to", "unrecognized option", "FailedMount",
+           "FailedScheduling")  # fmt: skip
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 # What stands before a line: its rank, its pod, its time (docker logs -t).
 RANK = r"(?:(?:\[[^\]]*\]:?|\d{4}-\d\d-\d\dT\S+)\s?)*"
@@ -395,7 +397,9 @@ def _last_said(block: list[str]) -> str:
     if "Traceback" not in block[last]:
         return block[last]
     below = [line for line in block[last + 1 :] if line.strip() and not STACK.match(line)]
-    return below[0] if below else block[last]
+    # A log may end within a traceback: the error that was raised before it is told.
+    before = [block[number] for number in troubles if "Traceback" not in block[number]]
+    return (below or before[-1:] or [block[last]])[0]
 
 
 def quoted(line: str, limit: int = SHOWN) -> str:
