@@ -166,9 +166,10 @@ def test_no_command_encodes_a_container_that_is_not_read_into_itself(tmp_path):
     assert "ffmpeg" not in finding.get("fix", "") and ".mp4" in finding["message"]
 
 
-@pytest.mark.parametrize("start", [1, 2, 2.5, 3.5])
+@pytest.mark.parametrize("start", [1, 2, 2.5, 3.5, 4])
 def test_a_part_of_a_container_without_an_index_begins_where_it_is_asked_for(tmp_path, start):
-    """A seek in MPEG-TS lands between key frames, so that all until the next one were lost."""
+    """A seek in MPEG-TS lands between key frames, so that all until the next one were lost; behind
+    the last one (3.75 s here) it finds nothing."""
     path = write_clip(tmp_path / "stream.ts", frames=40, rate=8)
     with (tmp_path / "part.mp4").open("wb") as file:
         cut.cut(path, Fraction(start), Fraction(start + 1), file, "part")

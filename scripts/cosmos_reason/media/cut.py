@@ -122,7 +122,8 @@ def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fr
                 break  # a container without an index, as MPEG-TS, seeks between key frames
             yield seconds, frame
         else:
-            return
+            if before is not None or not is_sought:
+                return  # behind its last key frame such a container finds none
     yield from _stamped(path, Fraction(0), is_counted)
 
 
