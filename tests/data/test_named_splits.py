@@ -179,7 +179,7 @@ def test_what_a_source_holds_out_is_not_trained_on(tmp_path, clip, write, name):
         ("train_clips,Train Set,trainset,train2017,TrainingData,split-train", "train"),
         ("test_clips,Test Set,TestData,test-public", "test"),
         ("held_out,hold-out,Holdout", "test"),
-        ("valset,val2017,Validation,dev", "eval"),
+        ("valset,val2017,Validation,dev,validate", "eval"),
         ("train_station,test_track,bus,invalid,train_test", ""),
     ],
 )

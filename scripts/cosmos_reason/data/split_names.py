@@ -10,6 +10,7 @@ TRAIN, EVAL, TEST = "train", "eval", "test"
 # what a split is called -> the folder that it becomes
 NAMES = dict.fromkeys(("train", "training"), TRAIN)
 NAMES |= dict.fromkeys(("validation", "valid", "val", "dev", "eval", "evaluation"), EVAL)
+NAMES["validate"] = EVAL  # Kinetics
 NAMES |= dict.fromkeys(("test", "testing", "holdout"), TEST)
 HELD_OUT = {name for name, folder in NAMES.items() if folder != TRAIN}  # not to be trained on
 BESIDE_TRAIN = "valid"  # may be a label as well, where nothing is called train
