@@ -20,6 +20,7 @@ import gc
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from cosmos_reason.data.items import Item, Reading, Records
 MOST_FOLDS = 100
 MOST_ABSENT = 100  # moments without an event for each with it
 MOST_RECORDINGS = 5  # that are held out and named in a line
+MOST_ANSWERS = 8  # different ones, that are counted in a line
 SAMPLES, LONGEST = 3, 240  # shown records, characters of each text
 COMMON = "-o --eval-fraction --column --mapping --dry-run --question --subset --skip-missing"
 
@@ -256,12 +258,13 @@ def called(kind: str) -> str:
 
 
 def preview(columns: list[roles.Column], unused: list[str], items: list[Item]) -> list[str]:
-    """Return the lines to show before anything is written: the mapping, and records as a model sees
-    them."""
+    """Return the lines to show before anything is written: the mapping, records as a model sees
+    them, and how often each answer is given where these are few."""
     lines = []
-    for kind in dict.fromkeys(one.family for one in columns):
-        alike = [one for one in columns if one.family == kind]
-        named = ", ".join(f"{one.name} ({one.source})" for one in alike[:3] if one.name)
+    there = [one for one in columns if one.name]
+    for kind in dict.fromkeys(one.family for one in there):
+        alike = [one for one in there if one.family == kind]
+        named = ", ".join(f"{one.name} ({one.source})" for one in alike[:3])
         lines.append(f"{alike[0].written} = {named}{', ...' if alike[3:] else ''}")
     if unused:
         more = ", ..." if unused[20:] else ""
@@ -271,6 +274,10 @@ def preview(columns: list[roles.Column], unused: list[str], items: list[Item]) -
         lines += [f"  {turn.role}: {_short(turn.text)}" for turn in item.turns]
         if item.reasoning:
             lines.append(f"  reasoning: {_short(item.reasoning)}")
+    given = Counter(item.turns[-1].text for item in items)
+    if len(given) <= MOST_ANSWERS:  # labels, which are counted; texts are not
+        counted = [f"{_short(text)} ({count})" for text, count in given.most_common()]
+        lines.append(f"answers: {', '.join(counted)}")
     return lines
 
 

@@ -39,6 +39,7 @@ def test_a_dry_run_shows_mapping_records_and_counts_and_writes_nothing(source):
     shown = run_script("build_dataset.py", *words).stderr
     assert "answer = what (--column)" in shown and "unused: note" in shown
     assert "assistant: yes" in shown and "2 for train/" in shown
+    assert "answers: no (2), yes (2)" in shown
 
 
 def test_the_saved_mapping_builds_the_same_set(source):
@@ -282,6 +283,29 @@ def test_one_kind_of_event_needs_no_name_in_the_question(source, events):
     assert "BUILD-COLUMN-UNUSED" not in ids(report)
     saved = source.parent / "out" / "mapping.yaml"
     assert build(source, lines, "--mapping", saved, out="again")[1] == splits
+
+
+@pytest.mark.parametrize("kinds", [("fall", "run"), ("a fall", "one runs")])
+def test_events_that_nobody_declared_are_not_taken_for_one(source, events, kinds):
+    """Of rows that fall and rows that run all would be answered yes to "Does it fall?"."""
+    lines = ["video,from,to,what,how", *(f"{n}.mp4,0,1,{kinds[n]},x{n}" for n in (0, 1))]
+    flags = (*ABSENT[:4], "--question", "Does it fall?", *ABSENT[8:])
+    report, _ = build(source, lines, *flags, expect=2)
+    (found,) = [one for one in report["findings"] if one["severity"] == "error"]
+    assert found["id"] == "BUILD-COLUMN" and "what, how" in found["message"] and not found["fix"]
+    flags = (*ABSENT[:4], "--question", "Does this happen: {what}?", *ABSENT[8:])
+    report, _ = build(source, lines, *flags, expect=2)
+    (found,) = [one for one in report["findings"] if one["severity"] == "error"]
+    assert found["fix"] == "--column answer=what"
+    _, splits = build(source, lines, *flags, "--column", "answer=what", out="declared")
+    asked = {sample.turns[0].text.splitlines()[0] for sample in splits["train"]}
+    assert asked == {f"Does this happen: {kind}?" for kind in kinds}
+    lines = ["video,from,to,cam", "a.mp4,0,1,x", "b.mp4,0,1,y"]
+    flags = (*ABSENT[:4], "--question", "Does it fall?", *ABSENT[8:])
+    _, splits = build(source, lines, *flags, out="one")
+    assert sorted(sample.turns[1].text for sample in splits["train"]) == ["no"] * 2 + ["yes"] * 2
+    words = (source / "labels.csv", "-o", source.parent / "shown", *flags)
+    assert "answer =" not in run_script("build_dataset.py", *words).stderr
 
 
 def test_events_in_frames_of_clips_of_several_rates(source):

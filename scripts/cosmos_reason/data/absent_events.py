@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import parts
+from cosmos_reason.data import column_words, parts, proposals
 from cosmos_reason.data.items import UNNAMED, Reading, Row, Table
 from cosmos_reason.data.roles import Column, cell_text
 from cosmos_reason.data.turns import alike
@@ -60,6 +60,24 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             message = f"got a column of questions, {column}, expected events to ask about"
         raise f.bad_input("USAGE", FLAG, message)
     start, end, event = of_role["start"], of_role["end"], of_role["answer"]
+    if event.source == proposals.PROPOSED and f"{{{event.name}}}" not in reading.question:
+        # Without a column of events every row is one event: then none may tell two apart.
+        kinds = [
+            name
+            for name, cells in table.cells.items()
+            if name == event.name or name not in {one.name for one in chosen}
+            if not (column_words.OF_ROWS.search(name) or column_words.meaning(name))
+            if len(set(map(cell_text, cells)) - {""}) > 1
+        ]
+        if kinds:
+            message = (
+                f"got no column of events, and {', '.join(kinds)}, which may tell one from "
+                "another, expected --column answer=NAME with the one that names them, or --column "
+                "ignore=NAME of each where all rows are one event"
+            )
+            named = [name for name in kinds if f"{{{name}}}" in reading.question] or kinds
+            fix = f.Fix(flags={"--column": f"answer={named[0]}"}) if len(named) == 1 else ""
+            raise f.bad_input("BUILD-COLUMN", "answer", message, fix)
     events = {alike(cell_text(row.values.get(event.name))) for row in rows}
     if f"{{{event.name}}}" not in reading.question and len(events) > 1:
         message = (
@@ -157,7 +175,7 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]
     columns = tuple(one for one in reading.columns if one.role != "answer")
     columns += (Column(HAPPENS, "answer", source=FLAG),)
-    if f"{{{event.name}}}" not in reading.question:
+    if event.name and f"{{{event.name}}}" not in reading.question:
         columns += (Column(event.name, "ignore", source=FLAG),)
     saved = reading.saved and tuple(one for one in reading.saved if one.role != "answer")
     return [*happening, *made], replace(reading, columns=columns, saved=saved, absent=0.0)

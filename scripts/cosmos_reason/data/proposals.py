@@ -19,6 +19,9 @@ from cosmos_reason.data.turns import alike
 from cosmos_reason.media.files import names_medium
 
 COLUMNS_NAMED = 40
+COLUMNS_SHOWN, VALUES_SHOWN, LONGEST = 16, 3, 20  # of a table whose columns are not declared
+ROWS_SHOWN = 1000  # whose values are looked at for that
+PROPOSED = "a proposal"  # who gave a column its role, where only going on needs one
 
 
 def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> None:
@@ -26,6 +29,12 @@ def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> No
     can be; that of the answer joins the `chosen`, to go on and find what else is wrong."""
     families = {one.family for one in chosen}
     free = [name for name in cells if name not in {one.name for one in chosen}]
+    there = []  # with what stands in them, so that nobody has to open the table to declare them
+    for name in cells:
+        texts = dict.fromkeys(map(cell_text, cells[name][:ROWS_SHOWN]))
+        some = [f"{text[:LONGEST]}{'...' * (len(text) > LONGEST)}" for text in texts if text]
+        values = f" ({', '.join(some[:VALUES_SHOWN])}{', ...' * (len(some) > VALUES_SHOWN)})"
+        there.append(f"{name}{values if some and len(there) < COLUMNS_SHOWN else ''}")
     for role in ("answer", "video"):
         if role in families or (role == "video" and "media" in families):
             continue
@@ -41,14 +50,15 @@ def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> No
                 may_be = 1 < values <= max(len(filled) - 1, 2) and not means
             found += [name] if filled and may_be else []
         likely = found[0] if len(found) == 1 else ""
-        message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
+        message = f"got columns {', '.join(there)}, expected --column {role}=NAME with one of them"
+        there = list(cells)  # which are shown once
         nested = [name for name in free if any(map(_is_list_of_objects, cells[name]))]
         if nested:
             message += f"; {', '.join(nested)} holds objects, of which --convert makes rows"
         fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
         problems.append(f.error("BUILD-COLUMN", role, message, fix))
         if role == "answer":
-            chosen.append(column(role, likely, "a proposal"))
+            chosen.append(column(role, likely, PROPOSED))
 
 
 def _is_list_of_objects(value: object) -> bool:
@@ -166,7 +176,8 @@ def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
     given: dict[tuple, set[str]] = defaultdict(set)
     media, cells, answers = table.media[0], table.cells, table.texts["answer"]
     for (_, medium), question, answer in zip(media, table.questions, answers, strict=True):
-        given[medium, question].add(alike(answer))
+        if medium:  # it is not known yet of which clip the others are
+            given[medium, question].add(alike(answer))
     if all(len(labels) < 2 for labels in given.values()):
         return []
     listed = " and ".join(times)
