@@ -102,6 +102,18 @@ def test_an_answer_is_proposed_only_where_one_column_can_be_it(source):
     assert build(source, lines)[0]["BUILD-COLUMN"]["fix"] == "--column answer=weather"
 
 
+def test_columns_to_be_declared_are_shown_with_what_stands_in_them(source):
+    lines = ["video,weather,road", "0.mp4,sun,wet", "1.mp4,sun,dry", "2.mp4,fog," + "wet" * 9]
+    message = build(source, lines)[0]["BUILD-COLUMN"]["message"]
+    assert "weather (sun, fog), road (wet, dry, wetwetwetwetwetwetwe...)" in message
+
+
+def test_clips_that_are_not_known_yet_have_no_contradicting_answers(source):
+    lines = ["name,from,to,label", "0,1,2,walk", "1,3,4,run"]
+    findings, _, _ = build(source, lines, *ASKED)
+    assert "BUILD-COLUMN" in findings and "BUILD-SPAN" not in findings
+
+
 def test_a_role_is_given_once(source):
     roles = ("--column", "answer=a", "--column", "answer=b")
     findings, answers, _ = build(source, ["video,a,b", "0.mp4,yes,no"], *roles, *ASKED)
@@ -283,6 +295,10 @@ def test_answers_are_trained_in_one_form(source):
         ("YES,no,NO.,NO", "YES,NO,NO,NO"),
         ("False.,true.,false.,true.", "false.,true.,false.,true."),
         ("Toyota,car,car,Audi", "Toyota,car,car,Audi"),
+        ("caf\u00e9,cafe\u0301,bar", "caf\u00e9,caf\u00e9,bar"),
+        ("yes\u200b,yes\u200b,\ufeffno,yes", "yes,yes,no,yes"),
+        ("driver's,driver's,driver\u2019s", "driver's,driver's,driver's"),
+        ("in\u2013out,in-out,in\u2013out", "in\u2013out,in\u2013out,in\u2013out"),
     ],
 )
 def test_the_form_that_most_have_and_one_spelling_of_yes_and_no(written, trained):
@@ -376,6 +392,20 @@ def test_a_record_in_the_place_of_the_header_is_not_lost(source):
     assert "BUILD-TABLE" in findings and not answers and not findings["BUILD-TABLE"].get("fix")
     arrays = '["0.mp4", "yes"]\n["1.mp4", "no"]\n'
     assert "BUILD-TABLE" in build(source, arrays, *ASKED, name="labels.jsonl")[0]
+
+
+def test_an_answer_that_is_alone_in_a_list_is_that_answer(source):
+    """A set of one box, which is a list too, stays one."""
+    (source / "labels.csv").unlink(missing_ok=True)
+    box = [{"bbox_2d": [0, 0, 9, 9], "label": "car"}]
+    for labels, said in (
+        (["yes"], "yes"),
+        (["yes", "no"], '["yes", "no"]'),
+        (box, json.dumps(box)),
+    ):
+        rows = [{"video": f"{n}.mp4", "question": "Open?", "answer": labels} for n in range(2)]
+        _, answers, _ = build(source, json.dumps(rows), name="rows.json")
+        assert answers == [said] * 2
 
 
 def test_questions_of_clips_by_name_are_asked(source):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.turns import thought_apart, untagged
+from cosmos_reason.data.turns import thought_apart, untagged, visible
 from cosmos_reason.spec.prompts import CHOOSE
 from cosmos_reason.spec.values import shown
 
@@ -249,7 +249,7 @@ def meant(options: dict, answer: object) -> list[str]:
 
 
 def _bare(text: object) -> str:
-    return untagged(str(text)).strip("(). \n")
+    return untagged(visible(str(text))).strip("(). \n")
 
 
 def unoffered(question: str, answer: str) -> tuple[str, str] | None:

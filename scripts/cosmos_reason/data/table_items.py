@@ -156,7 +156,12 @@ def _table(
     texts = {role: [""] * len(rows) for role in TEXT_ROLES}
     for role in TEXT_ROLES:
         if role in first and first[role].name in cells:
-            texts[role] = [cell_text(value) for value in cells[first[role].name]]
+            values = cells[first[role].name]
+            if all(isinstance(one, list) and len(one) == 1 for one in values):
+                alone = [one for (one,) in values]
+                if all(isinstance(one, str) for one in alone):  # no set of one box or span
+                    values = alone
+            texts[role] = [cell_text(value) for value in values]
     return Table(rows, cells, columns, first, texts, [{}] * len(rows))
 
 

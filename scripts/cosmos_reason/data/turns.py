@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,6 +24,9 @@ FAILED_FORMULA = re.compile(
 PAIRS = (("yes", "no"), ("true", "false"))  # words that are written alike
 CASES = ("lower", "capitalize", "upper")
 WHOLE = re.compile(r"([-+]?\d+)\.0+")  # how a spreadsheet of numbers writes 1
+# What has no width and no meaning: spaces, marks of a file's beginning, places for a hyphen.
+INVISIBLE = dict.fromkeys(map(ord, "\u200b\u2060\ufeff\u00ad"))
+TYPESET = str.maketrans("‘’“”–—−‐‑", "''\"\"-----")  # as word processors write what is typed
 
 
 class Turn(NamedTuple):
@@ -56,16 +60,25 @@ def is_void(text: str) -> bool:
     return text in VOID or FAILED_FORMULA.fullmatch(text) is not None
 
 
+def visible(text: str) -> str:
+    """Return a text as people see it, the same however Unicode writes it: a letter and its accent
+    are one character, as models know them (macOS has them apart in names of files)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(INVISIBLE))
+
+
 def alike(text: str) -> str:
-    """Return the same for answers that differ in case, blanks, a full stop or the zeros of 1.0
-    only."""
+    """Return the same for answers that differ in case, blanks, the form of quotation marks and
+    dashes, a full stop or the zeros of 1.0 only."""
+    if not text.isascii():
+        text = visible(text).translate(TYPESET)
     folded = " ".join(text.casefold().split()).removesuffix(".")
     return WHOLE.sub(r"\1", folded) if ".0" in folded else folded
 
 
 def in_one_form(answers: Sequence[str]) -> list[str]:
-    """Return the answers, each in the form that most of those alike have, else the first of them;
-    yes and no, and true and false, as most of both are written."""
+    """Return the answers, each in the visible form that most of those alike have, else the first of
+    them; yes and no, and true and false, as most of both are written."""
+    answers = [*map(visible, answers)]
     forms: dict[str, Counter] = defaultdict(Counter)
     alike_to = {}
     for answer, count in Counter(answers).items():
