@@ -104,6 +104,19 @@ def test_cells_read_as_the_sheet_shows_them(source):
     assert said == [("0007", ["night"]), ("0008", ["night"])]
 
 
+def test_rows_that_a_filter_hides_are_told(source):
+    """Excel writes them into a CSV, too: whether they are meant nobody knows."""
+    rows = [["video", "answer"], ["0.mp4", "yes"], ["1.mp4", "no"], ["2.mp4", "unsure"], [None]]
+    book = openpyxl.load_workbook(saved(source / "labels.xlsx", rows))
+    for number in (4, 5):
+        book.active.row_dimensions[number].hidden = True
+    book.save(source / "labels.xlsx")
+    code, findings, answers = build(source / "labels.xlsx", *ASKED)
+    assert code == 0 and answers == ["yes", "no", "unsure"], findings
+    told = findings["BUILD-SHEET-HIDDEN"]
+    assert told["severity"] == "warning" and told["data"] == {"rows": [4], "count": 1}
+
+
 @pytest.mark.parametrize("cell, merged", [("=1+1", ""), ("night", "C2:D3")])
 def test_cells_that_no_csv_has_are_refused(source, cell, merged):
     """A formula without its value would read as nothing; openpyxl computes none."""

@@ -335,6 +335,14 @@ def _rows(
         if hidden:
             message = f"passed over sheets that are hidden: {', '.join(hidden)}"
             problems.append(f.info("BUILD-SHEET-HIDDEN", table, message, sheets=hidden))
+        filtered = sorted(getattr(opened, "filtered", set()).intersection(read_numbers))
+        if filtered:
+            listed = ", ".join(map(str, filtered[:SHOWN_MISSING]))
+            more = ", ..." if filtered[SHOWN_MISSING:] else ""
+            message = f"read {len(filtered)} rows that the sheet does not show ({listed}{more}): "
+            message += "remove them, or give a copy of the others, where a filter left them out"
+            data = {"rows": filtered[: f.MAX_RECORD_IDS], "count": len(filtered)}
+            problems.append(f.warning("BUILD-SHEET-HIDDEN", table, message, **data))
     if not source.split_of_table:  # names of folders are the labels
         rows = label_files.by_folder(source.files, part.split if part else "")
         if part and part.is_slice:

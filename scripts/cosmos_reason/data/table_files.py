@@ -36,9 +36,11 @@ COLUMNAR = (".parquet", ".arrow")
 PERCENT = re.compile(r"0+(\.0+)? ?%")  # formats of numbers: 0%, 0.0%
 ZEROS = re.compile("00+")  # 0007
 SCANNED, LONGEST_FORMULA = 1 << 20, 1 << 14  # bytes
-# What the reader of rows passes over in the XML of a sheet: merged cells, formulas without a value.
+# What the reader of rows passes over in the XML of a sheet: merged cells, rows that are not shown,
+# formulas without a value.
 NOT_IN_ROWS = re.compile(
     rb'<(?:\w+:)?mergeCell [^>]*?ref="(?P<merged>[A-Z]+\d+:[A-Z]+\d+)"'
+    rb'|<(?:\w+:)?row (?=[^>]*\bhidden="(?:1|true)")[^>]*?\br="(?P<row>\d+)"'
     rb"|<(?:\w+:)?c (?P<cell>[^>]*)>\s*<(?:\w+:)?f(?:\s[^>]*)?(?:/>|>[^<]*</(?:\w+:)?f>)\s*"
     rb"(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></(?:\w+:)?v>|</(?:\w+:)?c>)"
 )
@@ -50,7 +52,7 @@ ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 class Rows:
     """The rows of a table as annotations.stream reads the records of a file. `numbers` are those of
     the rows read so far, `blank` those of rows without anything, which are passed over, `hidden`
-    the sheets with rows that are not shown."""
+    the sheets with rows that are not shown, `filtered` the rows that the sheet itself hides."""
 
     path: Path
     rows: Iterable[tuple[int, dict]]
@@ -58,6 +60,7 @@ class Rows:
     numbers: list[int] = field(default_factory=list)
     blank: list[int] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
+    filtered: set[int] = field(default_factory=set)
     oddities: list = field(default_factory=list)
     header: dict = field(default_factory=dict)
 
@@ -79,7 +82,7 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
         return Rows(path, _numbered_rows(path))
     if table.lower().endswith(WORKBOOK):
         rows = Rows(path, ())
-        rows.rows = _sheet_rows(path, rows.hidden)
+        rows.rows = _sheet_rows(path, rows.hidden, rows.filtered)
         return rows
     if table.lower().endswith(".xml"):
         return Rows(path, enumerate(label_tools.cvat_rows(path)))
@@ -119,7 +122,7 @@ def flat_rows(path: Path) -> Iterator[dict]:
     """Return the rows of a workbook, or of a table with a header, separated by commas, semicolons,
     tabs or bars."""
     is_workbook = path.name.lower().endswith(WORKBOOK)
-    numbered = _sheet_rows(path, []) if is_workbook else _numbered_rows(path)
+    numbered = _sheet_rows(path, [], set()) if is_workbook else _numbered_rows(path)
     return (row for _, row in numbered if row)
 
 
@@ -174,11 +177,11 @@ def _refuse_data_as_names(path: Path, names: list[str]) -> None:
         raise f.bad_input("BUILD-TABLE", path, message)
 
 
-def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
+def _sheet_rows(path: Path, hidden: list[str], filtered: set[int]) -> Iterator[tuple[int, dict]]:
     """Yield what `_numbered_rows` yields of the same table saved as CSV: texts as the sheet shows
     them, in each of merged rows. A formula is what the program that saved it last computed. Sheets
-    with rows that are not shown join `hidden`. Raises Failure for a workbook whose rows lie in
-    several sheets, and for cells that no CSV has."""
+    with rows that are not shown join `hidden`, and single such rows `filtered`. Raises Failure for
+    a workbook whose rows lie in several sheets, and for cells that no CSV has."""
     from openpyxl.reader.excel import ExcelReader
 
     try:
@@ -205,7 +208,8 @@ def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
         places = {entry.name: part.target for entry, part in reader.parser.find_sheets()}
         for sheet in shown:
             with reader.archive.open(places[sheet.title]) as content:
-                merged = _merged_cells(content, sheet.title)
+                merged, unseen = _merged_and_unseen(content, sheet.title)
+            filtered |= unseen
             yield from _below_header(path, _without_tail(_sheet_lines(sheet, merged)))
     except (zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as problem:
         raise f.bad_input(
@@ -215,15 +219,18 @@ def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
         book.close()
 
 
-def _merged_cells(content: IO[bytes], title: str) -> set[str]:
-    """Return the cells that a sheet merges, as A2:A4, from its XML: the reader of its rows passes
-    over them. Raises ValueError for a formula that was never computed, over which it passes too."""
-    merged = set()
+def _merged_and_unseen(content: IO[bytes], title: str) -> tuple[set[str], set[int]]:
+    """Return (the cells that a sheet merges, as A2:A4, the numbers of the rows that it does not
+    show) from its XML: the reader of its rows passes over both. Raises ValueError for a formula
+    that was never computed, over which it passes too."""
+    merged, unseen = set(), set()
     before = b""
     while block := content.read(SCANNED):
         for match in NOT_IN_ROWS.finditer(before + block):
             if match["merged"]:
                 merged.add(match["merged"].decode())
+            elif match["row"]:
+                unseen.add(int(match["row"]))
             elif b't="str"' not in match["cell"]:  # a text that is empty
                 name = CELL_NAME.search(match["cell"])
                 where = name[1].decode() if name else "a cell"
@@ -232,7 +239,7 @@ def _merged_cells(content: IO[bytes], title: str) -> set[str]:
                     "the workbook in one)"
                 )
         before = block[-LONGEST_FORMULA:]
-    return merged
+    return merged, unseen
 
 
 def _sheet_lines(sheet, merged: set[str]) -> Iterator[list[str]]:
