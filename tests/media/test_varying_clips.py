@@ -102,6 +102,26 @@ def test_times_of_varying_rate_are_those_of_the_frames(tmp_path, codec, name):
     assert len(numbers) == 8  # two a second of five and a half, of the eight that there are
 
 
+def test_a_build_states_the_rate_that_a_check_finds(tmp_path):
+    """An MP4 counts its last frame as long as its writer says, which is most of a short clip: the
+    rate in its header was a third too high, and an error of DATA-VIDEO-FPS-OTHER."""
+    path = tmp_path / "slides.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for number, shown in enumerate((0, 5000, 9000, 9500, 20000)):
+            frame = grey(number)
+            frame.pts, frame.time_base = shown, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    (tmp_path / "labels.csv").write_text("video,question,answer\nslides.mp4,Which?,red\n")
+    words = (tmp_path / "labels.csv", "-o", tmp_path / "out")
+    assert run_script("build_dataset.py", *words).returncode == 0
+    (record,) = json.loads((tmp_path / "out" / "train" / "annotations.json").read_text())
+    assert record["video_fps"] == pytest.approx(media.probe(path).fps)
+
+
 def test_a_page_shows_the_times_of_the_frames(tmp_path):
     write_varying(tmp_path / "gaps.avi")
     turns = [{"from": "human", "value": "<video>\nBright?"}, {"from": "gpt", "value": "yes"}]

@@ -30,6 +30,7 @@ DEEP_MODES = ("I", "F")  # of Pillow, with I;16 and its like: more than 8 bits p
 ANIMATIONS = ("GIF", "WEBP", "PNG")
 ORIENTATION = 0x0112  # the Exif tag; 1 is upright
 QUARTER = 90  # degrees
+STEADY = Fraction(1, 100)  # of a rate: a clip whose mean is so near keeps to it
 LIST, FOLDER = "list", "folder"  # how pictures are given
 CONVERTER = "cosmos_reason.media.convert"
 NO_SUCH_FILE = "got no such file, expected a media file"
@@ -355,15 +356,18 @@ def version(file: Path) -> str:
 
 def frame_rate(path: str | Path) -> float | None:
     """Return the frames per second of a clip as `probe` tells them, None for an image; reads
-    headers only where the container counts its frames in them. Raises Failure when the file is
+    headers only where the container counts its frames in them and all last equally long: what it
+    has of others depends on how long its last frame is said to be. Raises Failure when the file is
     neither a clip nor an image."""
     if is_image(path):
         with _opened_image(path):
             return None
     with opened_video(path) as container:
         stream = container.streams.video[0]
-        if container.format.name.startswith("mov") and stream.average_rate:
-            return float(stream.average_rate)
+        rate, usual = stream.average_rate, stream.base_rate
+        is_counted = container.format.name.startswith("mov") and rate and usual
+        if is_counted and abs(rate - usual) <= STEADY * usual:
+            return float(rate)
         return _probe_packets(path, container)[0].fps
 
 
