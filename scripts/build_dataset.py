@@ -384,8 +384,8 @@ def read_source(args) -> tuple[dataset_sources.Source, Records]:
     wrong: list[f.Finding] = []
     if not args.dry_run:
         f.attempt(wrong, refuse_output, Path(args.source), Path(args.output), args.force)
-    declared = roles.of_flags(args.column, args.ask, args.values, wrong)
-    args.ask, args.values = declared.asks, declared.values
+    flags = args.column, args.ask, args.values
+    declared, args.ask, args.values = roles.of_flags(*flags, wrong)
     args.question = f.attempt(wrong, text, args.question) or ""
     args.system = f.attempt(wrong, text, args.system) or ""
     saved = f.attempt(wrong, take_mapping, args) if args.mapping else None
@@ -418,7 +418,7 @@ def read_source(args) -> tuple[dataset_sources.Source, Records]:
         raw=args.raw,
         convert=args.convert,
         transcode="" if args.dry_run else args.transcode,
-        columns=tuple(declared.columns),
+        columns=tuple(declared),
         saved=saved,
         question=args.question,
         asks=tuple(args.ask),

@@ -110,22 +110,16 @@ def column(role: str, name: str, source: str) -> Column:
     return Column(name, source=source, **details)
 
 
-class Declared(NamedTuple):
-    """What flags declare: columns, (column of the answer, template of the question) of each --ask,
-    and {column: {old: new}} of --values."""
-
-    columns: list[Column]
-    asks: list[tuple[str, str]]
-    values: dict[str, dict[str, str]]
-
-
 def of_flags(
     columns: Sequence[str], asks: Sequence[str], values: Sequence[str], problems: list[f.Finding]
-) -> Declared:
+) -> tuple[list[Column], list[tuple[str, str]], dict[str, dict[str, str]]]:
     """Return what `--column ROLE=COLUMN`, `--ask 'COLUMN: TEMPLATE'` and `--values 'COLUMN:
-    OLD=NEW, OLD=NEW'` declare. What is no role, and a role given twice that one column has, join
-    the `problems`, as does all that is not written so."""
-    declared = Declared([], [], {})
+    OLD=NEW, OLD=NEW'` declare: columns, (column of the answer, template) of each question, and
+    {column: {old: new}}. What is no role, and a role given twice that one column has, join the
+    `problems`, as does all that is not written so."""
+    declared: list[Column] = []
+    asked: list[tuple[str, str]] = []
+    meanings: dict[str, dict[str, str]] = {}
 
     def wrong(flag: str, message: str) -> None:
         problems.append(f.error("USAGE", flag, message))
@@ -140,28 +134,28 @@ def of_flags(
             wrong("--column", f"got the role {role!r}, expected one of {', '.join(ROLES)}.{hint}")
             continue
         new = column(role, name, "--column")
-        for other in declared.columns:
+        for other in declared:
             if other.role == new.role and other.name != name and new.role not in SEVERAL:
                 message = f"got {role} twice, as {other.name!r} and {name!r}, expected one column"
                 wrong("--column", message)
-        if new not in declared.columns:
-            declared.columns.append(new)
+        if new not in declared:
+            declared.append(new)
     for flag, word in [*(("--ask", one) for one in asks), *(("--values", one) for one in values)]:
         name, _, text = (part.strip() for part in word.partition(":"))
         if not name or not text:
             wrong(flag, f"got {word!r}, expected 'COLUMN: TEXT'")
             continue
         if flag == "--ask":
-            declared.asks.append((name, text))
+            asked.append((name, text))
             continue
-        meant = declared.values.setdefault(name, {})
+        meant = meanings.setdefault(name, {})
         for pair in text.split(","):
             old, equals, new = (part.strip() for part in pair.partition("="))
             if not (old and equals and new):
                 wrong(flag, f"got {pair.strip()!r}, expected OLD=NEW ({FILE} takes any text)")
             elif meant.setdefault(old, new) != new:
                 wrong(flag, f"got {old!r} twice, as {meant[old]!r} and {new!r}")
-    return declared
+    return declared, asked, meanings
 
 
 def resolve(
