@@ -193,6 +193,30 @@ def test_splits_are_known_however_they_are_spelt(names, called):
             assert split_names.NAMES[word] == called, f"the table {name}.csv is {word!r}"
 
 
+@pytest.mark.parametrize("kind", ["questions", "conversations", "labels"])
+def test_lists_called_like_splits_are_splits(tmp_path, clip, kind):
+    """Questions below "train" and "test" were all trained on."""
+    clips(tmp_path / "src", clip, ["a", "b", "x"])
+
+    def made(name):
+        if kind == "labels":
+            return {"video": f"{name}.mp4", "label": name}
+        if kind == "questions":
+            return {"video": f"{name}.mp4", "question": "Which?", "answer": name}
+        turns = [{"from": "human", "value": "Which?"}, {"from": "gpt", "value": name}]
+        return {"id": name, "video": f"{name}.mp4", "conversations": turns}
+
+    document = {"version": "1", "train": [made("a"), made("b")], "test": [made("x")]}
+    source = tmp_path / "src" / "all.json"
+    source.write_text(json.dumps(document))
+    asked = ("--question", "Which?") if kind == "labels" else ()
+    build(source, *asked)
+    assert answers(tmp_path / "out" / "train") == ["a", "b"]
+    assert answers(tmp_path / "out" / "eval") == ["x"]
+    told = run_script("check_dataset.py", source, "--json")
+    assert "DATA-NOT-BUILT" in told.stdout and "splits in lists" in told.stdout
+
+
 @pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
 def test_archives_called_like_splits_are_splits(tmp_path, clip, suffix):
     for name, ids in (("train", ["a", "b"]), ("test", ["x"])):

@@ -5,6 +5,7 @@ questions, captions or labels below a clip. What lies deeper has rows by `--conv
 from __future__ import annotations
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.data import split_names
 from cosmos_reason.data.published_sets import WAYS
 from cosmos_reason.data.roles import NAMES, OF_TEXTS
 from cosmos_reason.media.files import names_medium
@@ -19,7 +20,14 @@ TIMED = "Describe each event in the video, with its start and end in seconds."
 
 def rows(records: list) -> list:
     """Return a row for each question or caption below the `records`, with the plain values around
-    it; other records as they are."""
+    it; other records as they are. Those in lists called train, test, ... are of these splits."""
+    of_splits = _of_splits(records[0]) if len(records) == 1 else {}
+    if of_splits:
+        return [
+            {"split": name, **row} if isinstance(row, dict) else row
+            for name, listed in of_splits.items()
+            for row in rows(listed)
+        ]
     listed = _of_published_set(records[0]) if len(records) == 1 else []
     return listed or by_clip([row for one in records for row in _of_clip(one)])
 
@@ -28,8 +36,17 @@ def told(record: dict) -> str:
     """Return what a record that stands for several rows holds; "" for any other."""
     if _is_timed(record) or (record and all(map(names_medium, record))):
         return "labels by clip"
+    if _of_splits(record):
+        return "splits in lists"
     is_list = _of_published_set(record) or _lists_of_questions(record)
     return "questions or events in lists" if is_list else ""
+
+
+def _of_splits(record: object) -> dict[str, list]:
+    """Return the lists of an object all of whose lists are called like splits; {} of any other."""
+    named = record.items() if isinstance(record, dict) else ()
+    lists = {name: value for name, value in named if isinstance(value, list) and value}
+    return lists if all(map(split_names.exact, lists)) else {}
 
 
 def _of_published_set(record: object) -> list[dict]:
