@@ -52,7 +52,7 @@ def test_no_more_is_misjudged_or_unread_than_before(half):
 
 
 @pytest.mark.parametrize(
-    ("name", "agreement"), [("a", 0.95), ("b", 0.95), ("c", 0.89), ("d", 0.92)]
+    ("name", "agreement"), [("a", 0.95), ("b", 0.97), ("c", 0.89), ("d", 0.93), ("e", 0.82)]
 )
 def test_answers_written_from_the_page_are_read_as_it_says(name, agreement):
     found = answer_set.tally_blind(answer_set.blind(name))
@@ -188,7 +188,7 @@ def test_what_is_said_of_the_answer_takes_it_back(response):
     assert read(EVENT, "B", response).answer is None
 
 
-@pytest.mark.parametrize("name", ["hostile", "hostile_2"])
+@pytest.mark.parametrize("name", ["hostile", "hostile_2", "hostile_3"])
 def test_no_hostile_answer_is_right(name):
     assert answer_set.tally_blind(answer_set.hostile(name)).accepted_wrong == 0
 
@@ -284,7 +284,6 @@ UNREAD = [
     ("turn", "A", "<thinking>The answer is A"),
     ("turn", "A", "A car turns."),
     ("ask", "no", "No idea"),
-    ("ask", "yes", "There is a collision."),
     ("ask", "no", "No collision is visible."),
     ("ask", "yes", "The answer is: no collision"),
     ("Is it safe to proceed?", "no", "It is unsafe to proceed."),
@@ -368,7 +367,6 @@ def test_a_question_said_again_commits(question, gt, response):
         ("way", "left", "The vehicle goes left. That is wrong."),
         ("way", "left", "The vehicle goes left. I am not sure."),
         ("way", "left", "The vehicle goes left. However, this may be a mirror."),
-        ("Is the light on?", "yes", "The light is on."),
     ],
 )
 def test_a_sentence_of_other_words_or_in_another_order_says_no_question_again(
@@ -377,6 +375,71 @@ def test_a_sentence_of_other_words_or_in_another_order_says_no_question_again(
     labels = LABELS.get(question, ())
     found = read(question, gt, response, type="label" if labels else "auto", labels=labels)
     assert not found.correct, found
+
+
+LIGHT, LEFT, VESTS = "Is the light on?", "Does the car turn left?", "Are all workers in vests?"
+
+
+@pytest.mark.parametrize(
+    ("question", "response", "answer"),
+    [
+        (LIGHT, "The light is on.", "yes"),
+        (LIGHT, "The light is not on.", "no"),
+        (LIGHT, "The light isn't on.", "no"),
+        (LIGHT, "In the video, the light is on. It blinks.", "yes"),
+        (LIGHT, "<answer>The light is on.</answer>", "yes"),
+        (LIGHT, "The light is off.", None),
+        (LIGHT, "The light is red.", None),
+        (LIGHT, "The light is.", None),
+        (LIGHT, "The light is not only on.", None),
+        (LIGHT, "The light is on. It is not.", None),
+        (LIGHT, "The light is on. The light is not on.", None),
+        (LIGHT, "The light is on. He says so.", None),
+        (LIGHT, "Is that so? The light is on.", None),
+        (LIGHT, "It is not true: <answer>The light is on.</answer>", None),
+        (LEFT, "The car turns left.", "yes"),
+        (LEFT, "The car does turn left.", "yes"),
+        (LEFT, "The car doesn't turn left.", "no"),
+        (LEFT, "Left turns the car.", None),
+        ("Can it stop?", "It cannot stop.", "no"),
+        ("Can it stop or turn?", "It can stop or turn.", None),
+        ("Is there a car?", "There is no car.", "no"),
+        ("Is there any car in the video?", "There is a car.", "yes"),
+        (VESTS, "All workers are in vests.", "yes"),
+        (VESTS, "Workers are in vests.", None),
+        (VESTS, "All workers are not in vests.", None),
+        ("Is the car not moving?", "The car is not moving.", None),
+    ],
+)
+def test_a_yes_no_question_said_again_whole_is_yes_and_denied_no(question, response, answer):
+    assert answers.verdict(question, "yes", response, "yes_no").answer == answer
+
+
+@pytest.mark.parametrize(
+    ("labels", "response", "answer"),
+    [
+        (("Rain", "Snow"), "Rainy", "rain"),
+        (("Rain", "Snow"), "It is snowing.", "snow"),
+        (("Foggy", "Sunny"), "Fog", "foggy"),
+        (("Foggy", "Sunny"), "sun", "sunny"),
+        (("turn left", "stop"), "Turning left", "turn left"),
+        (("turn left", "stop"), "The car stopped.", "stop"),
+        (("open", "opening"), "opens", None),
+        (("open", "opening"), "opening", "opening"),
+        (("Rain", "Snow"), "Rainfall", None),
+        (("Rain", "Snow"), "Snowman", None),
+        (("Rain", "Snow"), "Rain. It is snowing.", None),
+        (("Rain", "Snow"), "Rain, I think.", "rain"),
+        (("Rain", "Snow"), "Rain, I think, or snow.", None),
+        (("Rain", "Snow"), "Rain, I think not.", None),
+        (("Rain", "Snow"), "The lens is wet. It is rain.", "rain"),
+        (("Rain", "Snow"), "I would classify this clip as rain.", "rain"),
+        (("Rain", "Snow"), "I would not classify this clip as rain.", None),
+    ],
+)
+def test_a_label_may_end_in_another_way(labels, response, answer):
+    found = answers.verdict("What does the car do?", labels[0], response, "label", labels)
+    assert found.answer == answer
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_unread_responses_are_told_by_the_form_asked_for(tmp_path):
         row("a", gt="A", response="A", question=f"{ask}\nAnswer with the option's letter."),
         row("b", gt="A", response="It goes left.", question=f"{ask}\nAnswer with the letter."),
         row("c", gt="A", response="<answer>A</answer>", question=f"{ask}\nUse <answer> tags."),
-        row("d", gt="yes", response="The door is open.", question="Is the door open?"),
+        row("d", gt="yes", response="The door stands open.", question="Is the door open?"),
         row("e", gt="yes", response="No.", question="Is the door open? Answer yes or no."),
     ]
     path = write(tmp_path / "results.json", rows)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from string import ascii_uppercase
 
-from cosmos_reason.answers.words import composed, fold, without_article
+from cosmos_reason.answers.words import composed, fold, stem, without_article
 
 # Options in a question
 _AFTER_MARK = r"[.):\]、]"
@@ -38,6 +38,7 @@ LETTER = re.compile(
 _LETTER_BEHIND = re.compile(r" ?[(\[](?:option )?([A-Z])[)\]]", re.I)
 # "(B) seems right" is a claim about B
 _CLAIMS = re.compile(r" (?:is|are|was|has|does|can|could|may|might|would|seems?|appears?|looks)\b")
+_WORD = re.compile(r"[a-z]+(?![\w'’-])")
 _JOINT = re.compile(r"(?<=[a-z])[-_](?=[a-z])")
 _BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
@@ -134,6 +135,15 @@ class Labels(Vocabulary):
         self.named = {text: names.pop() for text, names in named.items() if len(names) == 1}
         self.longest_first = sorted(self.named, key=len, reverse=True)
         self.initials = {text[0] for text in self.named}
+        # The first word may end in another way, where that tells no other text.
+        by_stem: dict[tuple[str, str], list[str]] = {}
+        for text in self.longest_first:
+            first = text.partition(" ")[0]
+            by_stem.setdefault((stem(first), text[len(first) :]), []).append(text)
+        self.by_stem: dict[str, list[tuple[str, str]]] = {}
+        for (first, others), texts in by_stem.items():
+            if len(texts) == 1:
+                self.by_stem.setdefault(first, []).append((others, self.named[texts[0]]))
         # As much of a text as one of them, an article before it and what may go on behind it take.
         self.reach = len(self.longest_first[0]) + 8 if self.named else 0
 
@@ -155,22 +165,16 @@ class Labels(Vocabulary):
                 end = start + len(written)
                 if not _goes_on(lowered, end):
                     return self.named[written], end
+        word = _WORD.match(lowered, start)  # "raining" for "rain", "turns left" for "turn left"
+        for others, name in self.by_stem.get(stem(word[0]), ()) if word else ():
+            end = word.end() + len(others)
+            if lowered.startswith(others, word.end()) and not _goes_on(lowered, end):
+                return name, end
         return None
 
     def inside(self, text: str, at: int) -> tuple[str, int] | None:
-        """Return what beginning() does; the verb that an answer begins with may have its s: "turns
-        right"."""
-        rest = text[at : at + self.reach + 2]
-        found = Labels.beginning(self, rest)
-        if found:
-            return found[0], at + found[1]
-        verb, _, others = rest.partition(" ")
-        for ending in ("s", "es"):
-            if verb.endswith(ending):
-                found = Labels.beginning(self, f"{verb.removesuffix(ending)} {others}")
-                if found and found[1] >= len(verb) - len(ending):
-                    return found[0], at + found[1] + len(ending)
-        return None
+        found = Labels.beginning(self, text[at : at + self.reach])
+        return (found[0], at + found[1]) if found else None
 
 
 def _spaced(text: str) -> str:

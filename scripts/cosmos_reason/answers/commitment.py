@@ -93,7 +93,8 @@ _PHRASE = re.compile(
     rf"(?:\b{_KINDS}{_NOUN} ?(?:{_IS}\b ?:?|[:=→⇒]|[-=]>| [-–] )"
     rf"|\b{_KINDS}{_MEASURE} ?(?:is\b|[:=])"
     r"|\bI(?:['’]d| would| will|['’]ll)? (?:choose|chose|pick|picked|select|selected|say|go with"
-    r"|went with|answer|rate (?:it|this)(?: as| at)?|give (?:it|this)(?: an?)?)"
+    r"|went with|answer|rate (?:it|this)(?: as| at)?|give (?:it|this)(?: an?)?"
+    r"|classify (?:it|this)(?: video| clip| scene)? as)"
     r"(?: that)?(?! that)\b ?:?"
     r"|\b(?:this|that|which|it|the (?:video|clip|scene|footage|description)) (?:best |clearly )?"
     r"(?:corresponds to|matches|points to|fits)(?= (?:option|choice|answer|statement)\b)"
@@ -169,7 +170,10 @@ _CONCLUDED_AMID = re.compile(
     r"(?= (?:it|that|this|the|yes|no|[(\[]?[A-Z]\b))",
     re.I,
 )
-_BARE_END = re.compile(r"[\s)\]]*(?:\Z|[.!;\n。！；]|,? *(?:because|since|as)\b)")
+_BARE_END = re.compile(
+    r"[\s)\]]*(?:\Z|[.!;\n。！；]|,? *(?:because|since|as)\b"
+    r"|,? *I (?:think|believe)\W*(?:\Z|\n|because))"
+)
 _IT_IS = re.compile(r" it is(?=\W*\Z)")
 _EXPLAINED = re.compile(r" [-–—] | ?[:(—]")
 _COPULA = re.compile(r" ?(?:です|でした|である|입니다)(?=\W|\Z)")  # it says no more than "is"
@@ -248,7 +252,9 @@ _BETWEEN = (
 _NOT_ENCLOSED = re.compile(
     r"(?:\b(?:not|never|cannot|doubt|deny|denies|denied|(?:false|wrong|incorrect|untrue|a lie)"
     rf" (?:that|to say))|n['’]t)(?: {_BETWEEN}){{0,9}}[ (\[{{]*\Z"
-    r"|\b(?:answer|option|choice) (?:is|was)(?: not|n['’]t)\W*\Z|\A\W*(?:wrong|incorrect)\W*\Z",
+    r"|\b(?:answer|option|choice) (?:is|was)(?: not|n['’]t)\W*\Z"
+    r"|\A\W*(?:(?:(?:it|this|that)(?:['’]s| is) )?(?:wrong|incorrect|false|untrue"
+    r"|not (?:true|correct|right))|(?:it|this|that) isn['’]t (?:true|correct|right))\W*\Z",
     re.I,
 )
 _OPEN_ENCLOSED = re.compile(rf"(?:{_OPENING.pattern})(?:\W+{_BETWEEN}){{0,9}}\W*\Z", re.I)
@@ -268,7 +274,8 @@ _WRONG_LATER = re.compile(
     re.I,
 )
 # A turn behind the answer, or one that opens a later sentence.
-_OR = re.compile(r"\W*(?:or|and|/|&|und|oder|ou|et|或|和)(?:\W|$)", re.I)
+_OR = re.compile(r"\W*(?:or|and|/|&|und|oder|ou|et|或|和|not(?=\W*\Z))(?:\W|$)", re.I)
+_ASIDE = re.compile(r"\A\W*\bI (?:think|believe)\b", re.I)
 _TURNING = "but however although though except yet aber mais pero"
 _TURN = re.compile(_any(_TURNING) + "|但|然而|不过", re.I)
 _TURN_FIRST = re.compile(r"\W*(?:" + _any(f"{_TURNING} on_the_other_hand or") + "|但|不过)", re.I)
@@ -284,7 +291,12 @@ _CORRECTION = re.compile(
     + "|等等|不对",
     re.I,
 )
-_NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\s*(?:[^\w\s]|\Z)|\s+(?:it|that|this|wait)\b)", re.I)
+_NO_FIRST = re.compile(
+    r"\W*(?:(?:no|nope)\b(?=\s*(?:[^\w\s]|\Z)|\s+(?:it|that|this|wait)\b)"
+    r"|(?:(?:it|that|this) (?:is not|isn['’]t)|not really)\W*\Z)",
+    re.I,
+)
+_YES_OR_NO = re.compile(r"(?:yes|no)\b", re.I)
 # Another answer kept open later.
 _NAMES_ANSWER = re.compile(r"\b(?:answer|option|choice|yes|no)\b|(?<![\w'’])[B-HJ-Z](?![\w'’])")
 # A refusal, or an offer in the place of an answer.
@@ -306,24 +318,10 @@ _OFFER = re.compile(
 )
 
 
-def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
-    """Return the one answer that a response commits to. A question said again with an answer in it
-    counts where nothing else does."""
-    found = _read(response, vocabulary)
-    if found.rule != UNREAD or not question:
-        return found
-    text = _plain(found.words)
-    said = restated(text, question, vocabulary)
-    if said is None:
-        return found
-    answer, (first, last) = said
-    if _is_undone_later(text[last:], answer, vocabulary):
-        return Reading(None, "taken back", text)
-    return Reading(answer, "restated", text[first:last])
-
-
 @lru_cache(maxsize=1 << 14)  # the answers of an evaluation repeat
-def _read(response: str, vocabulary: Vocabulary) -> Reading:
+def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
+    """Return the one answer that a response commits to. With its question, one said again with an
+    answer in it counts where nothing else does."""
     said = shortened(outside_thinking(response))
     text = _plain(said)
     if not text:
@@ -333,8 +331,10 @@ def _read(response: str, vocabulary: Vocabulary) -> Reading:
         return Reading(whole, "bare", text)
     found = enclosures(said)
     if not found:
-        return _read_plain(text, vocabulary)
-    enclosed = [_read_enclosed(one, vocabulary) for one in found]
+        reading = _read_plain(text, vocabulary)
+        is_open = question and reading.rule == UNREAD
+        return _read_restated(text, vocabulary, question) if is_open else reading
+    enclosed = [_read_enclosed(one, vocabulary, question) for one in found]
     beside = said
     for one in reversed(found):
         beside = f"{beside[: one.start]}\n{beside[one.end :]}"
@@ -350,6 +350,19 @@ def _read(response: str, vocabulary: Vocabulary) -> Reading:
     if outside.rule == "several answers" or one_answer is None:
         return Reading(None, "several answers", text)
     return enclosed[-1]._replace(answer=one_answer)
+
+
+def _read_restated(text: str, vocabulary: Vocabulary, question: str) -> Reading:
+    said = restated(text, question, vocabulary)
+    if said is None:
+        return Reading(None, UNREAD, text)
+    answer, (first, last) = said
+    # What stands beside a yes or no in other words names neither, so that any doubt is about it.
+    beside = f"{text[:first]}\n{text[last:]}" if isinstance(vocabulary, Truths) else ""
+    is_doubted = takes_back(beside) or _REPORT.search(beside)
+    if is_doubted or _is_undone_later(text[last:], answer, vocabulary):
+        return Reading(None, "taken back", text)
+    return Reading(answer, "restated", text[first:last])
 
 
 def _plain(text: str) -> str:
@@ -417,7 +430,7 @@ def _phrases_in(sentence: str) -> list[re.Match]:
     return list(_PHRASE.finditer(sentence))
 
 
-def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
+def _read_enclosed(one: Enclosed, vocabulary: Vocabulary, question: str) -> Reading:
     """Read what an enclosure holds like a response of its own."""
     if one.content is None or not plain(one.content):
         return Reading(None, "empty enclosure", one.content or "")
@@ -425,9 +438,17 @@ def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
     if one.mark == "\\boxed":
         text = plain(text).replace("^{\\circ}", "°").replace("{", "").replace("}", "")
         text = " ".join(text.replace("\\", " ").split())
-    found = _read(text, vocabulary)
+    found = read(text, vocabulary, question)
     rule = one.mark if found.rule == "bare" else found.rule
     return Reading(found.answer, rule, one.content)
+
+
+def _whole_sentence(sentence: str, vocabulary: Vocabulary) -> str | None:
+    """Return the answer that a sentence is, behind a lead-in too."""
+    rest = sentence[_LEADS.match(sentence).end() :]
+    if isinstance(vocabulary, Truths) and not _YES_OR_NO.match(rest):
+        rest = ""  # "It is true" may speak of anything
+    return vocabulary.whole(sentence) or vocabulary.whole(rest)
 
 
 def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
@@ -450,7 +471,7 @@ def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
                 commitments = ()
         found += [(one, first) for one in commitments]
         if number and number == len(spans) - 1 and not (opens or commitments or is_review):
-            alone = vocabulary.whole(sentence)
+            alone = _whole_sentence(sentence, vocabulary)
             # "The answer is no. Incorrect." and "no? No." deny what stands before.
             before = text[slice(*spans[number - 1])].rstrip("?？ ") if alone else ""
             if alone and not (_WRONG_LATER.match(sentence) or vocabulary.whole(before)):
@@ -537,7 +558,7 @@ def _committed(
 ) -> Commitment:
     """Return the answer at a place of its sentence, with what the sentence makes of it."""
     is_void = _is_void(sentence, start, end, form == "leading verdict")
-    before, after = sentence[:start], sentence[end:]
+    before, after = sentence[:start], _ASIDE.sub("", sentence[end:], count=1)
     beside = _BECAUSE.split(after, maxsplit=1)[0]
     is_open = (
         form == AMID
@@ -546,6 +567,7 @@ def _committed(
         or _OR.match(after) is not None
         or _is_followed_by_another(value, after, vocabulary)
         or _denies(after.lstrip(" .):]"), value, vocabulary)
+        or _is_answered_again(after.strip(" .):]"), value, vocabulary)
     )
     return Commitment(value, form, len(sentence), is_void, is_open)
 
@@ -626,8 +648,7 @@ def _undoes(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
 
     if _OFFER.search(sentence) or _CORRECTION.search(sentence):
         return True
-    other = vocabulary.whole(sentence) if len(sentence) <= LONGEST_LEAD else None
-    if other and is_another((other, 0)):
+    if _is_answered_again(sentence, value, vocabulary):
         return True
     if _TURN_FIRST.match(sentence) or _WRONG_LATER.match(sentence):
         return True
@@ -648,6 +669,14 @@ def _undoes(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
     # "It could also be three"
     named = re.finditer(r"\b(?:be|is|maybe|perhaps|possibly)\b ", sentence)
     return any(is_another(vocabulary.begin(sentence[word.end() :])) for word in named)
+
+
+def _is_answered_again(sentence: str, value: str, vocabulary: Vocabulary) -> bool:
+    """Return whether a sentence is another answer and nothing else."""
+    if len(sentence) > LONGEST_LEAD:
+        return False
+    other = _whole_sentence(sentence, vocabulary) or vocabulary.alone(sentence)
+    return other is not None and vocabulary.one_of([other, value]) is None
 
 
 def _denies(sentence: str, value: str, vocabulary: Vocabulary) -> bool:

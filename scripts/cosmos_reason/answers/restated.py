@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from cosmos_reason.answers.choices import Options, Truths, Vocabulary
 from cosmos_reason.answers.response import sentences
+from cosmos_reason.answers.words import stem
 
 LONGEST = 300  # characters of a sentence, or of a question
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -31,11 +32,13 @@ _ASKING = _FREE | frozenset(_ASKING_WORDS.split())
 _MODALS = ("should", "must", "would", "can")
 _PREPOSITIONS = ("of", "in", "on", "at", "to", "from", "for", "with", "by", "and", "or")
 FIRST = 3  # words of a question, of which its answer has to say one
-_SEEN = re.compile(
+_IN_PICTURE = (
     r"\b(?:in|from|based on|according to) (?:the|this) (?:video|clip|images?|frames?|footage|scene"
-    r"|picture),?|\b(?:i|we) (?:can )?(?:see|count|counted|observe)\b|\bin (?:total|all)\b"
-    r"|\b(?:a|the) total of\b|\b(?:visible|present|shown|seen)$|\bexactly\b|\bfor(?= \d)"
-    r"|^(?:so|therefore|thus|hence|overall|finally),? ",
+    r"|picture),?|^(?:so|therefore|thus|hence|overall|finally),? "
+)
+_SEEN = re.compile(
+    rf"{_IN_PICTURE}|\b(?:i|we) (?:can )?(?:see|count|counted|observe)\b|\bin (?:total|all)\b"
+    r"|\b(?:a|the) total of\b|\b(?:visible|present|shown|seen)$|\bexactly\b|\bfor(?= \d)",
     re.I,
 )
 # Before a number that ends its sentence: "there are 4", "cars: 4", but not "car 2".
@@ -51,6 +54,14 @@ _TURNED = re.compile(
     r"\b(?:not|no|never|without|except|false|incorrect|wrong|least|other than|un\w+ly)\b|n['’]t\b",
     re.I,
 )
+# The verb that begins a yes/no question, with those that say as much in another tense or number.
+_VERBS = ("is are was were", "do does did", "has have had", "can", "will")
+_FAMILY = {verb: family.split() for family in _VERBS for verb in family.split()}
+_ARTICLES = ("a", "an", "the", "any")
+# A fact of two things, or of one that may be, is no yes; of so many, "not" denies more than asked.
+_LEFT_OPEN = re.compile(r"\b(?:or|if|whether|may|might|could)\b", re.I)
+_MANY = "all every each both only more most many few at always ever everyone everything"
+_QUANTITIES = frozenset(_MANY.split())
 
 
 def restated(
@@ -58,15 +69,19 @@ def restated(
 ) -> tuple[str, tuple[int, int]] | None:
     """Return the answer of a plain text whose first or last sentence says the question again, and
     where that sentence is; None where there is none, or another answer stands anywhere."""
-    if isinstance(vocabulary, Truths) or not text.isascii():
+    if not text.isascii():
         return None
     if isinstance(vocabulary, Options) and _LETTERED.search(text):
         return None
     asked = _asked(question)
     if not asked:
         return None
-    named = [word for word in asked if word not in _ASKING]
     spans = list(sentences(text))
+    if isinstance(vocabulary, Truths):
+        facts = [(_truth(text[slice(*span)], question), span) for span in spans]
+        told = [fact for fact in (facts[0], facts[-1]) if fact[0]]
+        return told[0] if told and len({truth for truth, _ in facts if truth}) == 1 else None
+    named = [word for word in asked if word not in _ASKING]
     for number in dict.fromkeys((0, len(spans) - 1)):
         first, last = spans[number]
         sentence = text[first:last].strip(" .!-*•")
@@ -94,34 +109,70 @@ def restated(
     return None
 
 
+def _truth(sentence: str, question: str) -> str | None:
+    """Return yes for a sentence of all words of a yes/no question, in its order and with its verb
+    behind the subject; no for one that has "not" behind that verb, or a "no", besides."""
+    asked, said = _words(_asked_sentence(question)), _words(sentence)
+    if "?" in sentence or _LEFT_OPEN.search(sentence):
+        return None
+    family = _FAMILY.get(asked[0], []) if asked else []
+    verb = next((at for at, word in enumerate(said) if word in family and at), None)
+    if verb is not None:
+        is_denied = said[verb + 1 : verb + 2] == ["not"]
+        said = said[:verb] + said[verb + 1 + is_denied :]
+        # "The man in the car is" may be cut off.
+        if verb == len(said):
+            return None
+    elif "do" in family:  # "The car stops"
+        is_denied = False
+    else:
+        return None
+    if not is_denied and "no" in said[:-1]:
+        said.remove("no")
+        is_denied = True
+    if said != asked[1:] or (is_denied and _QUANTITIES.intersection(asked)):
+        return None
+    return "no" if is_denied else "yes"
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a yes/no question or of a fact, without articles, "doesn't" as two."""
+    text = re.sub(rf"(?i){_IN_PICTURE}", "", text.strip())
+    text = re.sub(r"(?i)\bcan(?:not|['’]t)\b", "can not", text)
+    text = re.sub(r"(?i)\bwon['’]t\b", "will not", text)
+    words = _stems(re.sub(r"(?i)n['’]t\b", " not", text))
+    return [word for word in words if word not in _ARTICLES]
+
+
 @lru_cache(maxsize=1 << 12)
 def _asked(question: str) -> tuple[str, ...]:
-    """Return the words of what a question asks, its options and what it says of the form left
-    out; none of a question that its own words may answer wrongly."""
+    """Return the words of what a question asks; none of one that its own words may answer
+    wrongly."""
+    return tuple(_stems(_asked_sentence(question)))
+
+
+def _asked_sentence(question: str) -> str:
+    """Return what a question asks, its options and what it says of the form left out; empty for one
+    that its own words may answer wrongly."""
     stem = re.split(r"\n\W?[Aa][.):]|\s\(?A[.):]\s", question, maxsplit=1)[0]
     asking = [one for one in re.split(r"(?<=[.!?])\s+|\n", stem) if one.strip()]
     said = next((one for one in reversed(asking) if one.endswith("?")), (asking or [""])[0])
     head, _, tail = said.partition(": ")
     said = head if len(head.split()) > 2 else tail or head
     if len(said) > LONGEST or _TURNED.search(said) or not said.isascii():
-        return ()
-    return tuple(_stems(said))
+        return ""
+    return said
 
 
 def _stems(text: str) -> list[str]:
-    """Return the words of a text as they are compared: "opens" and "opened" are "open"."""
+    """Return the words of a text as they are compared."""
     found = []
     for word in _WORD.findall(text.lower()):
         word = word.removesuffix("'s").removesuffix("’s")
         if word in _ASKING:
             found.append(word)
             continue
-        for ending in ("ing", "ed", "es", "s", "e"):
-            if word.endswith(ending) and len(word) > len(ending) + 2:
-                word = word[: -len(ending)]
-                break
-        is_doubled = len(word) > 3 and word[-1] == word[-2]  # "stopped"
-        found.append(word[:-1] if is_doubled else word)
+        found.append(stem(word))
     return found
 
 

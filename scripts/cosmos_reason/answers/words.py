@@ -61,3 +61,17 @@ def singular(word: str) -> str:
     if word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > 3:
         return word[:-1]
     return word
+
+
+def stem(word: str) -> str:
+    """Return a word without its ending: "opens" and "opened" are "open", "foggy" is "fog"."""
+    if word.endswith("oes"):  # "goes"
+        return word[:-2]
+    for ending in ("ing", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            word = word.removesuffix(ending)
+            break
+    if len(word) > 3:
+        word = word.removesuffix("y")
+    is_doubled = len(word) > 3 and word[-1] == word[-2]  # "stopped"
+    return word[:-1] if is_doubled else word
