@@ -204,7 +204,7 @@ def test_a_dataset_script_beside_the_programs_stays_where_it_is(site):
     assert job is None and "JOB-INPUT-MISSING" in {one.id for one in found}
     job, found = launch.plan(site.request(**asked, kubernetes=everything))
     moved = kubernetes.prepare(
-        dataclasses.replace(job, options=job.options | {"entry_script": beside}), {}
+        dataclasses.replace(job, options=job.options | {"entry_script": beside}), {}, None
     )
     assert moved.command[-1] == beside
     assert job.command[-1].startswith(f"{job.folder}/skill/scripts/")

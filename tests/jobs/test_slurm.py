@@ -99,12 +99,24 @@ def test_the_file_of_the_environment_is_nobody_elses(site, monkeypatch):
 
 @pytest.mark.parametrize("name", ["with space", "a:b", "a,b", "é"])
 def test_paths_that_pyxis_cannot_mount_are_refused(tmp_path, monkeypatch, name):
-    Cluster(monkeypatch)
+    """What a spec names is refused beside all else that is wrong, before the cluster is asked."""
+    cluster = Cluster(monkeypatch)
     (tmp_path / name).mkdir()
     site = Site(tmp_path / name, monkeypatch)
+    _, found = launch.plan(site.request(platform="slurm", engine="tao", gpu_ids=["0"]))
+    refused = {one.id: one.where for one in found if one.severity == "error"}
+    assert refused.keys() == {"JOB-SLURM-MOUNT", "JOB-GPU-IDS"} and name in str(refused)
+    assert not cluster.asked
+
+
+def test_what_links_lead_to_is_refused_where_pyxis_cannot_mount_it(site, tmp_path, monkeypatch):
+    Cluster(monkeypatch)
+    (tmp_path / "a,b").mkdir()
+    (site.root / "media" / "linked").symlink_to(tmp_path / "a,b")
     with pytest.raises(Failure) as raised:
         planned(site, engine="tao")
-    assert raised.value.findings[0].id == "JOB-SLURM-MOUNT" and raised.value.exit_code == 2
+    (refused,) = raised.value.findings
+    assert (refused.id, refused.where) == ("JOB-SLURM-MOUNT", str(tmp_path / "a,b"))
 
 
 @pytest.mark.parametrize(
@@ -410,10 +422,11 @@ def test_a_job_that_may_be_begun_anew_keeps_its_environment(site, monkeypatch):
 
 
 def test_a_requeued_training_goes_on_or_is_refused(site, monkeypatch):
-    Cluster(monkeypatch)
+    cluster = Cluster(monkeypatch)
     change(site, "train", train__output_dir=str(site.root / "own"))
     _, found = launch.plan(site.request(platform="slurm", requeue=True))
     (told,) = [one for one in found if one.severity == "error"]
+    assert not cluster.asked
     assert told.id == "JOB-REQUEUE" and told.fix.changes == {"train.resume": True}
     change(site, "train", train__resume=True)
     planned(site, requeue=True)

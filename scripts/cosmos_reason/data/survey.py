@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
-CLOSED = ("yes_no", "mcq", "number", "ordinal", "direction")  # types of answers that exclude others
+EXCLUSIVE = ("yes_no", "mcq", "number", "ordinal", "direction")  # one answer denies the others
 LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
 READ_ONCE = 1 << 14  # questions with an answer that are kept as they were read
 
@@ -273,7 +273,7 @@ def _read(text: str, gt: str) -> tuple:
     Kept, as this takes most of a survey's time and datasets ask the same again and again."""
     kind = answers.question_type(text, gt)
     answer = short_answer(kind, text, gt)
-    meant = answer if kind in CLOSED else None
+    meant = answer if kind in EXCLUSIVE else None
     if kind == "number":  # counted as it is written, and compared by what it says
         meant = answers.normalise(gt, kind, text)
     return kind, answer, unoffered(text, gt), alike(gt), meant

@@ -40,7 +40,7 @@ def check_image(
 ) -> list[Finding]:
     """Return whether there is an image to run: its name in a registry, or a path such as `example`
     where the platform runs `paths` too."""
-    image = launch.image or images.default(launch.engine)
+    image = launch.image
     if not image:
         message = f"got none, and engine {launch.engine} has no image of its own; "
         facts = bundle.skill_info()["engines"]

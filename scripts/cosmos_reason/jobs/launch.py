@@ -101,6 +101,8 @@ def read(
         place = {"environment": site.get("environment"), "skill": site.get("skill_dir")}
         place["offline"] = site.is_offline
         options["place"] = {name: value for name, value in place.items() if value}
+    if options.get("image") is None and is_taken("image", platform):
+        options["image"] = images.default(engine)
     launch = Launch(
         action=action,
         engine=engine,
@@ -122,9 +124,8 @@ def read(
     if launch.image and (refused := images.of_framework(launch.image)):
         found += refused
     elif _takes_images_of_nvidia(launch):
-        image = launch.image or images.default(engine)
-        found += images.check(action, written, image, launch.image_version)
-        found += images.refused_variables(launch.env or [], image, launch.image_version)
+        found += images.check(action, written, launch.image, launch.image_version)
+        found += images.refused_variables(launch.env or [], launch.image, launch.image_version)
     launch = replace(launch, case=case, completed=found, broken=broken)
     if launch.nodes or action not in actions.TRAINING:
         return launch
@@ -510,21 +511,22 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     found = objections(launch, acting)
     if has_errors(found):
         return None, launch.spec, found
-    found += platform.check(launch, acting)
-    if has_errors(found):
-        return None, launch.spec, found
     if launch.requeue:
         launch, refused = inputs.going_on(launch)
         found += refused
         if refused:
             return None, launch.spec, found
+    told, more = platform.check(launch, acting)
+    found += more
+    if has_errors(found):
+        return None, launch.spec, found
     if launch.carried and launch.site:  # every path as the site calls it
         names = ("spec", "inputs", "outputs", "entry_script", "checkpoints")
         there = launch.site.there
         moved = {name: job_folder.walked(getattr(launch, name), there) for name in names}
         launch = replace(launch, **moved)
     described, spec = _job(launch), _spec_of_engine(launch)
-    job = platform.prepare(described, spec)
+    job = platform.prepare(described, spec, told)
     if not acting:
         return job, spec, found
     found += platform.unseen(job, spec) + _unserved(launch)
@@ -535,7 +537,7 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     # What is fetched or unpacked lies elsewhere from now on, and the command has to name it there.
     launch = fetching.staged(launch)
     spec = _spec_of_engine(launch)
-    return platform.prepare(replace(described, inputs=launch.inputs), spec), spec, found
+    return platform.prepare(replace(described, inputs=launch.inputs), spec, told), spec, found
 
 
 def _spec_of_engine(launch: Launch) -> dict:

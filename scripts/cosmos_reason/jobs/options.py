@@ -173,6 +173,7 @@ class Options:
         "of containers (default: TAO's)",
         CONTAINERS,
         recorded=False,
+        type=text,
         metavar="NAME",
     )
     image_version: str | None = option(

@@ -7,11 +7,13 @@ FOLLOWED                         whether a supervisor of ours follows its jobs
 CHOOSES_GPUS                     whether it is asked for a number of GPUs, not for certain ones
 machine(launch)                  where the paths of a launch lie, None where that cannot be asked
 check_words(launch)              findings: what stands against its words alone
-check(launch, acting)            findings: what stands against a launch before its inputs are
-                                 fetched; when the platform is out of reach: Failure (exit 3) to
-                                 act, a warning to plan
-prepare(job, spec) -> job        with its command, image and options; asks for little, and makes
-                                 nothing: a plan needs it, and submit again once inputs are fetched
+check(launch, acting)            what the platform told that `prepare` needs, and findings: what
+                                 stands against a launch before its inputs are fetched; when the
+                                 platform is out of reach: Failure (exit 3) to act, a warning to
+                                 plan
+prepare(job, spec, told) -> job  with its command and options; asks nobody for more than `check`
+                                 was told, and makes nothing: a plan needs it, and submit again
+                                 once inputs are fetched
 unseen(job, spec)                findings: what the machine that will run a prepared job lacks of
                                  it, asked before inputs are fetched
 write(folder, job, spec) -> job  write the files that the work needs into the folder, which is not

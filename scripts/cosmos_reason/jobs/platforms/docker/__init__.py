@@ -45,7 +45,6 @@ from cosmos_reason.jobs.platforms.docker.client import (
 )
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.spec import images
 
 FOLLOWED = True
 CHOOSES_GPUS = False
@@ -73,21 +72,24 @@ def machine(launch: Launch) -> Host | None:
         return client.machine_without_client(launch.docker_host)  # check() says the rest
 
 
-def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Return whether there is an engine that answers (a plan may do without)."""
+def check(launch: Launch, acting: bool) -> tuple[tuple[str, dict], list[Finding]]:
+    """Return the engine's address with what it says about itself, and whether it answers (a plan
+    may do without)."""
     needed = launch.needed_gpus
+    host, facts = launch.docker_host or DEFAULT_HOST, CARRIED_TO
     if launch.carried:
-        return _no_gpus_chosen(launch, needed)
+        return (host, facts), _no_gpus_chosen(launch, needed)
     found = []
     try:
-        facts = engine_facts(engine_host(launch.docker_host))
+        host, facts = engine_host(launch.docker_host), {}
+        facts = engine_facts(host)
     except Failure as failure:
         if acting or failure.exit_code == EXIT_BAD_INPUT:
             raise
         unreachable = failure.findings[0]
         message = f"{unreachable.message}; the plan assumes one that root started"
         found = [warning(unreachable.id, unreachable.where, message, unreachable.fix)]
-        return found + _no_gpus_chosen(launch, needed)
+        return (host, {}), found + _no_gpus_chosen(launch, needed)
     if launch.gpu_ids is None and not has_nvidia(facts):
         message = "the engine lists no NVIDIA runtime, so the container gets no GPU"
         if launch.engine == "transformers":
@@ -97,7 +99,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         message = "the work runs as root in the container, and its results belong to root; "
         message += "an ordinary user's belong to that user"
         found.append(warning("JOB-DOCKER-ROOT", "--platform docker", message))
-    return found
+    return (host, facts), found
 
 
 def check_words(launch: Launch) -> list[Finding]:
@@ -114,19 +116,11 @@ def _no_gpus_chosen(launch: Launch, needed: int) -> list[Finding]:
     return [warning("JOB-DOCKER-GPUS", "--gpu-ids", what, fix)]
 
 
-def prepare(job: Job, spec: dict) -> Job:
+def prepare(job: Job, spec: dict, told: tuple[str, dict]) -> Job:
     """Return the docker command. All paths are the host's, except where that would hide a folder of
     the image."""
-    host = job.options.get("docker_host") or DEFAULT_HOST
-    facts = {}
-    if job.is_carried:
-        facts = CARRIED_TO
-    else:
-        with contextlib.suppress(Failure):  # while planning; to act, check() has asked already
-            host = engine_host(job.options.get("docker_host"))
-            facts = engine_facts(host)
-    image = job.image or images.default(job.engine)
-    job = replace(job, image=image, options=job.options | {"docker_host": host})
+    host, facts = told
+    job = replace(job, options=job.options | {"docker_host": host})
     command = ["docker", "--host", host, "run", *_run_flags(job, spec, facts), job.image]
     command += containers.command(job, spec)
     return replace(job, command=command)

@@ -44,7 +44,6 @@ from cosmos_reason.jobs.platforms.kubernetes.kubectl import CANNOT_SAY, Cluster
 from cosmos_reason.jobs.platforms.kubernetes.manifests import Work
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.spec import images
 
 FOLLOWED = True
 CHOOSES_GPUS = True
@@ -66,7 +65,7 @@ def machine(launch: Launch) -> Host:
 
 
 def check_words(launch: Launch) -> list[Finding]:
-    asked = launch.kubernetes or {}
+    asked = launch.kubernetes
     found = containers.check_image(launch)
     found += options.findings(asked | {"memory": launch.memory})
     if launch.gpu_ids:
@@ -75,34 +74,37 @@ def check_words(launch: Launch) -> list[Finding]:
     return found if launch.carried else found + options.outside([(launch.jobs_dir, True)], asked)
 
 
-def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Return whether the cluster answers, has what it would let a job wait for without end, and
-    takes one like it from this account; nothing is made there."""
+def check(launch: Launch, acting: bool) -> tuple[Cluster | None, list[Finding]]:
+    """Return the cluster, None where no kubectl names it, and whether it answers, has what it would
+    let a job wait for without end, and takes one like it from this account; nothing is made
+    there."""
     if launch.carried:
-        return []
+        return None, []
+    target = None
     needed = launch.needed_gpus
     try:
-        target = _target(launch.kubernetes)
+        asked = launch.kubernetes
+        target = kubectl.cluster(asked.get("namespace"), asked.get("context"))
         count, gpus = nodes.layout(launch)
         found = needs.version_findings(target.get("/version"), count)
         others = partial(nodes.others, (launch.action, launch.engine, launch.platform), needed)
-        wanted = needs.wish(launch.kubernetes, count, gpus)
+        wanted = needs.wish(asked, count, gpus)
         found += needs.capacity_findings(target, wanted, others)
         found += needs.quota_findings(target, wanted)
-        claims = options.claims(launch.kubernetes, [launch.jobs_dir])
+        claims = options.claims(asked, [launch.jobs_dir])
         found += needs.claim_findings(target, claims, count)
         # The cluster's own checks of a pod and a Job like ours (server-side dry run): rights,
         # quotas, limits, policies.
         probe = Work(
             name="tao-probe",
-            image=launch.image or images.default(launch.engine),
+            image=launch.image,
             words=["true"],
-            volumes=options.mounted([], launch.kubernetes)[0],
+            volumes=options.mounted([], asked)[0],
             user=_user(),
             nodes=count,
             gpus=gpus,
         )
-        probe = _with_options(probe, launch.kubernetes, launch.cpus, launch.memory)
+        probe = _with_options(probe, asked, launch.cpus, launch.memory)
         for kind, manifest in (("pods", manifests.pod(probe)), ("jobs", manifests.job(probe))):
             try:
                 target.create(target.inside(kind), manifest, dry_run=True)
@@ -115,32 +117,22 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
                     message = f"quotas were not looked at: {refused.message}"
                     refused = warning("JOB-K8S-UNTRIED", "pods", message)
                 found.append(refused)
-        return found
+        return target, found
     except Failure as failure:
         if acting:
             raise
         finding = failure.findings[0]
         message = f"{finding.message}; the plan is made without asking the cluster"
-        return [warning(finding.id, finding.where, message, finding.fix)]
+        return target, [warning(finding.id, finding.where, message, finding.fix)]
 
 
-def _target(asked: dict | None) -> Cluster:
-    return kubectl.cluster((asked or {}).get("namespace"), (asked or {}).get("context"))
-
-
-def prepare(job: Job, spec: dict) -> Job:
+def prepare(job: Job, spec: dict, told: Cluster | None) -> Job:
     """Return the job with its command. Raises Failure (exit 1) for paths that no volume holds."""
     asked = dict(job.options.get("kubernetes", {}))
-    with contextlib.suppress(Failure):  # while planning; to act, check() has asked already
-        if not job.is_carried:
-            target = _target(asked)
-            asked |= {"context": target.context, "namespace": target.namespace}
+    if told:
+        asked |= {"context": told.context, "namespace": told.namespace}
     count = job.resources["nodes"]
-    job = replace(
-        job,
-        image=job.image or images.default(job.engine),
-        options=job.options | {"kubernetes": asked},
-    )
+    job = replace(job, options=job.options | {"kubernetes": asked})
     missing = options.outside(_places(job, spec), asked)
     if missing:
         raise Failure(missing, EXIT_CHECKS_FAILED)

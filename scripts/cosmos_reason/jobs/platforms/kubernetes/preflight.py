@@ -55,7 +55,8 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         found += _nodes(target, preflight)
         if preflight.launch and not findings.has_errors(found):
             # What the cluster itself has against a Job like the one that is to be submitted.
-            tried = platform.check(replace(preflight.launch, nodes=preflight.nodes), acting=False)
+            asked = replace(preflight.launch, nodes=preflight.nodes)
+            _, tried = platform.check(asked, acting=False)
             found += [one for one in tried if one.severity == findings.ERROR]
     except Failure as failure:
         found = failure.findings

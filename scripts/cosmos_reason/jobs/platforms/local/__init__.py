@@ -58,13 +58,13 @@ def check_words(launch: Launch) -> list[Finding]:
     return [error("JOB-GPU-IDS", "--gpu-ids", message, usable)]
 
 
-def check(launch: Launch, acting: bool) -> list[Finding]:
+def check(launch: Launch, acting: bool) -> tuple[None, list[Finding]]:
     """Return what cosmos-rl needs of this machine, and an error without a GPU for each rank."""
     on_cosmos = bundle.is_cosmos_rl(launch.engine)
     needed = launch.needed_gpus
     has_ranks = needed > 1 and launch.action in actions.TRAINING
     if launch.carried or not (on_cosmos or has_ranks):
-        return []
+        return None, []
     found = []
     if on_cosmos and "environment" not in (launch.place or {}):
         found += cosmos_environment.findings(launch.engine, launch.action)
@@ -85,7 +85,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         message = f"got {count} GPUs, the spec needs {needed}; or --gpu-ids none, on the CPU"
         fix = nodes.rebuilt(launch, max(size for size in sizes if size <= count))
         found.append(error("JOB-GPU-COUNT", "--gpu-ids", message, fix))
-    return found
+    return None, found
 
 
 def gpu_names(gpu_ids: list[str] | None) -> list[str]:
@@ -111,7 +111,7 @@ def _listed_gpus() -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def prepare(job: Job, spec: dict) -> Job:
+def prepare(job: Job, spec: dict, told: None) -> Job:
     return replace(job, command=engines.words_on_host(job, spec))
 
 

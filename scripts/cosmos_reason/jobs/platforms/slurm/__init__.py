@@ -37,7 +37,7 @@ from cosmos_reason.jobs.options import FLAGGED, Launch
 from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, paths, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.spec import actions, images
+from cosmos_reason.spec import actions
 
 FOLLOWED = False
 CHOOSES_GPUS = True
@@ -87,16 +87,28 @@ def check_words(launch: Launch) -> list[Finding]:
         ids = ",".join(launch.gpu_ids)
         message = f"got {ids}; SLURM chooses the GPUs, as many as needed"
         found.append(error("JOB-GPU-IDS", "--gpu-ids", message, f"drop --gpu-ids {ids}"))
-    in_container = launch.engine == images.ENGINE or launch.image is not None
-    if in_container:
+    if launch.image is not None:
         found += containers.check_image(launch, ENROOT_FILE, "/PATH/FILE.sqsh")
-    return found + modules.check_words(launch.modules or [], in_container)
+        # What links and records lead to, and where inputs are fetched to, `prepare` adds.
+        there = launch.site.there if launch.site and launch.carried else str
+        named = [entry["path"] for entry in launch.inputs if "://" not in entry["path"]]
+        named += [*launch.outputs.values(), *(launch.checkpoints or [])]
+        found += _unmountable([str(launch.folder), *map(there, named)])
+    return found + modules.check_words(launch.modules or [], in_container=launch.image is not None)
 
 
-def check(launch: Launch, acting: bool) -> list[Finding]:
-    """Return whether the cluster answers and has what is asked for (a plan may do without)."""
+def _unmountable(paths: list[str]) -> list[Finding]:
+    message = "got a space, a colon, a comma or an unusual character in a path, which Pyxis "
+    message += "cannot mount; rename it, or link to it"
+    refused = dict.fromkeys(filter(script.NOT_IN_MOUNTS.search, paths))
+    return [error("JOB-SLURM-MOUNT", path, message) for path in refused]
+
+
+def check(launch: Launch, acting: bool) -> tuple[list[partitions.Nodes], list[Finding]]:
+    """Return the cluster's partitions, [] where it does not answer, and whether it answers and has
+    what is asked for (a plan may do without)."""
     if launch.carried:
-        return []
+        return [], []
     where = machine(launch)
     found = []
     left_out = {name for name in os.environ if name.startswith("SBATCH_")}
@@ -106,7 +118,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         message = "got variables of sbatch that a job does not get, expected flags"
         found.append(warning("JOB-SLURM-VARIABLE", ", ".join(sorted(left_out)), message))
     names_environment = "environment" in (launch.place or {})
-    if not launch.image and not names_environment:
+    if launch.image is None and not names_environment:
         found += cosmos_environment.findings(launch.engine, launch.action)
     rows, fix = "got no sbatch on this machine", UNREACHED
     if cluster.has_commands(where):
@@ -115,7 +127,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         message = f"{rows}; expected a login node of a SLURM cluster"
         if acting:
             raise cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
-        return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, fix)]
+        return [], [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, fix)]
 
     # The partition: sbatch takes a job that no node of it will ever run, and lets it wait.
     name = partitions.wanted(rows, launch.partition)
@@ -125,7 +137,7 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     there = partitions.gpus_of_nodes(rows, name, wish.kind)
     found += partitions.check(rows, name, wish, nodes.others(way, launch.needed_gpus, there))
     found += partitions.check_cpus(rows, name, wish)
-    if launch.engine == images.ENGINE or launch.image:
+    if launch.image is not None:
         found += cluster.check_pyxis(where)
 
     # The record is written here and read there: both have to see the folder of jobs.
@@ -135,13 +147,11 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
         if not where.has(str(nearest)):
             message = f"got no such folder on {where.name}, expected one that the cluster shares"
             found.append(error("JOB-SLURM-FOLDER", nearest, message, "--jobs-dir DIR"))
-    return found
+    return rows, found
 
 
-def prepare(job: Job, spec: dict) -> Job:
+def prepare(job: Job, spec: dict, told: list[partitions.Nodes]) -> Job:
     """Return the sbatch command, the program at its end."""
-    image = job.image or images.default(job.engine)
-    job = replace(job, image=image)
     where = None if job.is_carried else cluster.host(job.options.get("slurm_host"))
     if where and not where.is_here:
         job = replace(job, options=job.options | {"slurm_host": where.name})
@@ -150,19 +160,15 @@ def prepare(job: Job, spec: dict) -> Job:
         if modules.load(job.options) and not engines.own_program(job.engine):
             words[0] = modules.PYTHON
     else:
-        message = "got a space, a colon, a comma or an unusual character in a path, which Pyxis "
-        message += "cannot mount; rename it, or link to it"
-        named = [str(path) for path, _ in mounts.places(job, spec)]
-        unmountable = [path for path in named if script.NOT_IN_MOUNTS.search(path)]
-        if unmountable:
-            found = [error("JOB-SLURM-MOUNT", path, message) for path in unmountable]
-            raise Failure(found, EXIT_BAD_INPUT)
+        refused = _unmountable([str(path) for path, _ in mounts.places(job, spec)])
+        if refused:
+            raise Failure(refused, EXIT_BAD_INPUT)
         words = containers.command(job, spec)
     batch = str(job.folder / script.BATCH)
-    return replace(job, command=["sbatch", *_flags(job), batch, *words])
+    return replace(job, command=["sbatch", *_flags(job, told), batch, *words])
 
 
-def _flags(job: Job) -> list[str]:
+def _flags(job: Job, rows: list[partitions.Nodes]) -> list[str]:
     """Return the flags of sbatch. Those on the command line win over its variables."""
     options = job.options
     # For --output %j is the job's number and %% a %, unless the path has a backslash: then a % is
@@ -194,8 +200,7 @@ def _flags(job: Job) -> list[str]:
         minutes = partitions.UNLIMITED
         if options.get("time_limit"):
             minutes = partitions.minutes(options["time_limit"])
-        elif not job.is_carried:
-            rows = partitions.latest(cluster.host(options.get("slurm_host")))
+        else:
             name = partitions.wanted(rows, options.get("partition"))
             minutes = partitions.default_minutes(rows, name)
         is_sharded = job.resources["nodes"] * job.resources["gpus_per_node"] > 1

@@ -22,8 +22,6 @@ USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|resv)[~#-]?")
 GPU_COUNT = re.compile(r"(?:^|,)gpu(?::(?P<type>[^:,]+))?(?::[^:,]+)*:(?P<count>\d+)(?=,|$)")
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 
-_latest: dict[Host, list[Nodes] | str] = {}
-
 
 @dataclass(frozen=True)
 class Nodes:
@@ -231,13 +229,4 @@ def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
 def ask(host: Host) -> list[Nodes] | str:
     """Return the partitions, or in words why the cluster cannot be asked."""
     answer = host.call(*SINFO)
-    found = answer.last_words or "no answer" if answer.code else parse_partitions(answer.out)
-    _latest[host] = found
-    return found
-
-
-def latest(host: Host) -> list[Nodes]:
-    """Return what the cluster answered when `check` asked it, before a job is prepared; nothing
-    where it did not answer, or was not asked, as of a plan to carry."""
-    found = _latest.get(host, [])
-    return [] if isinstance(found, str) else found
+    return answer.last_words or "no answer" if answer.code else parse_partitions(answer.out)
