@@ -246,7 +246,7 @@ def folder(args: argparse.Namespace) -> Path:
 
 def plan(args: argparse.Namespace) -> cli.Outcome:
     """Show what submit would do, or write it as a folder for another machine (--output)."""
-    from cosmos_reason.jobs import in_words, launch, run_time
+    from cosmos_reason.jobs import launch
 
     if args.host_user and not args.output:
         message = "it has no effect without --output, which alone writes a run.sh"
@@ -270,6 +270,8 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     if job is None:
         text = "nothing written" if args.output else ""
         return cli.Outcome({} if args.output else {"inputs": []}, found, text, **known)
+    from cosmos_reason.jobs import in_words, run_time
+
     asked = run_time.with_facts(asked)
     cost = run_time.of_launch(asked, args.seconds_per_step)
     told = {"time": cost.to_json()} if cost else {}

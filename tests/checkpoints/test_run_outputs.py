@@ -96,6 +96,8 @@ def test_adapters(tmp_path, model):
         "step_4": ["CKPT-ADAPTER-BASE"],
         "step_5": ["CKPT-SHARD-DAMAGED"],
     }
+    (foreign,) = run_outputs.verify(hub)  # said by the preflight too: the script stands in the fix
+    assert str(foreign.fix) == f"scripts/select_checkpoint.py {hub} --fix-adapter DIR"
 
 
 def test_weights_of_a_model_beside_an_adapter(tmp_path, model):

@@ -162,7 +162,7 @@ def test_the_largest_frame_of_an_evaluation_is_read_by_the_newest_image_only():
     assert render("evaluate", spec, "7.2.0")["vision"]["max_pixels"] == 360000
     (refused,) = images.check("evaluate", spec, NAME.format("7.1.0"), None)
     assert refused.id == "JOB-IMAGE-KEY" and "--unset of vision.max_pixels" in refused.message
-    assert "vision.max_pixels" not in images.passed_on("evaluate")
+    assert "vision.max_pixels" not in images.settings("evaluate")
 
 
 def test_no_default_is_warned_of():

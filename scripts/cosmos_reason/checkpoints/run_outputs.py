@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -358,7 +359,8 @@ def _verify_adapter(folder: Path) -> list[Finding]:
     foreign = [key for key in adapters.NOT_PEFT if key in adapter.config]
     if foreign:
         message = f"PEFT does not know {', '.join(foreign)}"
-        fix = Fix(flags={"--fix-adapter": "DIR"})
+        command = shlex.join(["scripts/select_checkpoint.py", str(folder)])
+        fix = Fix(command=command, flags={"--fix-adapter": "DIR"})
         found.append(findings.warning("CKPT-ADAPTER-FIELDS", folder, message, fix))
     return found
 

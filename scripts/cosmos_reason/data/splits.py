@@ -15,6 +15,7 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.items import Item, Row
+from cosmos_reason.data.overlap import NEAR
 from cosmos_reason.data.roles import cell_text
 from cosmos_reason.data.source_files import Folder, Frames, Held
 from cosmos_reason.data.split_names import (
@@ -31,9 +32,7 @@ from cosmos_reason.data.turns import alike
 from cosmos_reason.media.files import content, names_medium
 
 _content = functools.cache(content)  # a dataset is split several times to find a share that does
-CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of what a clip is
 LONGEST_ID = 120
-NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
 SPLITS_BY = ("clip", "group", "time", "column", "source")
 MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
 SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first

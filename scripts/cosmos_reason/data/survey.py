@@ -19,21 +19,22 @@ from itertools import chain, filterfalse, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cosmos_reason import answers
 from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.record_tables import RecordTable
 from cosmos_reason.data.record_tables import read as read_table
 from cosmos_reason.data.records import parse
 from cosmos_reason.data.samples import Media, Sample
 from cosmos_reason.data.turns import PAIRS, alike, spelling
-from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.files import ClipReport
 
+# What answers mean and how many tokens texts have is imported where it is asked: a comparison of
+# datasets by their names (`listed`), which every spec with validation data makes, asks neither.
 if TYPE_CHECKING:
     import numpy as np
+
+    from cosmos_reason.estimate import text_tokens
 
 SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
 EXCLUSIVE = ("yes_no", "mcq", "number", "ordinal", "direction")  # one answer denies the others
@@ -271,6 +272,9 @@ def _read(text: str, gt: str) -> tuple:
     where the type has such) of a question and its answer.
 
     Kept, as this takes most of a survey's time and datasets ask the same again and again."""
+    from cosmos_reason import answers
+    from cosmos_reason.data.options import unoffered
+
     kind = answers.question_type(text, gt)
     answer = short_answer(kind, text, gt)
     meant = answer if kind in EXCLUSIVE else None
@@ -317,6 +321,8 @@ def of_records(annotations: Path, model: str, source: str = "") -> Survey:
 
 def by_one(annotations: Path, model: str) -> Survey:
     """Return the columns of any annotation file. Raises Failure when it cannot be read."""
+    from cosmos_reason.estimate import text_tokens
+
     counts = text_tokens.of_model(model)
     dataset = Survey(annotations, annotations.parent, text_method=counts.method)
     records = JsonRecords(annotations, read_table)
@@ -372,6 +378,8 @@ def _part(
 ) -> tuple[RecordTable, list[Talk], str] | None:
     """Return the lines between two places of a file as a table, what is noted of its conversations,
     and how texts were counted; None where they are no table."""
+    from cosmos_reason.estimate import text_tokens
+
     begin, end = place
     with annotations.open("rb") as handle:
         handle.seek(begin)
@@ -397,6 +405,8 @@ def _part(
 def short_answer(kind: str, question: str, gt: str) -> str | None:
     """Return the answer as a class worth counting: normalised where it can be, None when it is
     long."""
+    from cosmos_reason import answers
+
     if kind in answers.SET_TYPES:
         return None
     if kind in ("text", "number"):

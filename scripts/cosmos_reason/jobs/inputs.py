@@ -16,7 +16,6 @@ from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import WAYS_OUT
-from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.remote import model_names
@@ -28,9 +27,23 @@ S3 = "s3://"  # whose client only `fetching` needs
 
 
 def resolved(launch: Launch) -> Launch:
-    """Return the launch with absolute paths in its spec, its inputs as they are recorded, and the
-    outputs that have a place of their own, by name. What is not here yet has its name as its
-    path."""
+    """Return the launch with absolute paths in its spec, its inputs as they are recorded, the
+    outputs that have a place of their own, by name, and of each train output that `--checkpoint`
+    names all undamaged models. What is not here yet has its name as its path. Raises Failure (exit
+    2) for a checkpoint without a model."""
+    if launch.checkpoints:
+        from cosmos_reason.checkpoints import run_outputs
+
+        # The evidence has to know how many results to expect.
+        models = []
+        for folder in map(Path, launch.checkpoints):
+            below, _ = run_outputs.models_meant(folder)
+            if not below:
+                message = "no undamaged model is there: name a model's folder or a train output"
+                fix = f"scripts/select_checkpoint.py {shlex.quote(str(folder))}"
+                raise findings.bad_input("JOB-CHECKPOINT", folder, message, fix)
+            models += map(str, below)
+        launch = replace(launch, checkpoints=list(dict.fromkeys(models)))
     spec = copy.deepcopy(launch.spec)
     inputs = []
     outputs = {}
@@ -72,21 +85,6 @@ def resolved(launch: Launch) -> Launch:
         if not placeholders.is_placeholder(path, is_path=True):
             inputs.append({"role": key, "path": path, "fingerprint": None})
     return replace(launch, spec=spec, inputs=inputs, outputs=outputs)
-
-
-def models_below(folders: list[str] | None) -> list[str] | None:
-    """Return the model folders that `--checkpoint` names: each itself, or for a train output all
-    its undamaged models, so that the evidence knows how many there are to be. Raises Failure (exit
-    2)."""
-    found = []
-    for folder in map(Path, folders or ()):
-        models, _ = run_outputs.models_meant(folder)
-        if not models:
-            message = "no undamaged model is there: name a model's folder or a train output"
-            fix = f"scripts/select_checkpoint.py {shlex.quote(str(folder))}"
-            raise findings.bad_input("JOB-CHECKPOINT", folder, message, fix)
-        found += models
-    return [str(path) for path in dict.fromkeys(found)] or None
 
 
 # -- what can be said before anything is fetched -----------------------------------------------
@@ -186,6 +184,8 @@ def of_model(launch: Launch, role: str, path: Path) -> list[Finding]:
     _, is_omni = model_names.family(str(path))
     if is_omni:
         return []  # the rules speak of it, as of an adapter without its flag
+    from cosmos_reason.checkpoints import run_outputs
+
     params = actions.places(launch.action)
     is_own_model = role == params["model"]
     is_adapter = run_outputs.kind(path) == run_outputs.ADAPTER

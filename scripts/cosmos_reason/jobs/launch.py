@@ -32,7 +32,7 @@ from cosmos_reason.base.findings import (
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import UNKNOWN, Site
-from cosmos_reason.jobs import claims, inputs, nodes, platforms, record
+from cosmos_reason.jobs import inputs, nodes, platforms, record
 from cosmos_reason.jobs.options import (
     FLAGGED,
     OF_ONE_PLACE,
@@ -92,8 +92,6 @@ def read(
     spec, found = completion.completed(action, written)
     if resume:
         document.set_value(spec, "train.resume", resume)
-    # A train output stands for all its models: the evidence has to know how many results to expect.
-    options["checkpoints"] = inputs.models_below(options.get("checkpoints"))
     for name, value in unflagged(platform, site, options.get("carried", False)).items():
         if options.get(name) is None:
             options[name] = value
@@ -216,6 +214,8 @@ def carry(
 def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
     """Record a job, then start it. When an error is among the findings, nothing was recorded or
     started."""
+    from cosmos_reason.jobs import claims  # a plan writes nowhere
+
     # Only now is there an id, and with it a folder for results that have no place of their own.
     folder = launch.jobs_dir / record.new_id(launch.action)
     launch = _in_folder(launch, folder)

@@ -30,9 +30,8 @@ def of_job(folder: Path, needed: int) -> int | None:
     kept = files.read_json(folder / record.RECORD) if (folder / record.RECORD).is_file() else {}
     # A record that was edited may hold anything, and another layout of GPUs needs other nodes.
     count = document.get(kept, "resources.nodes")
-    if isinstance(count, int) and needed % count == 0:
-        return count
-    return None
+    is_count = type(count) is int and count > 0
+    return count if is_count and needed % count == 0 else None
 
 
 def remarks(launch: Launch) -> list[Finding]:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cosmos_reason.base.findings import Finding, bad_input
-from cosmos_reason.base.site import Site
 from cosmos_reason.spec import images
 
-if TYPE_CHECKING:  # supervisors of jobs, which import this too, look at no spec
+if TYPE_CHECKING:  # supervisors of jobs, which import this too, look at no spec and no site
+    from cosmos_reason.base.site import Site
     from cosmos_reason.rules.case import Case
 
 IMAGES_SCRIPT = "image"  # stands for the dataset script of NVIDIA's image

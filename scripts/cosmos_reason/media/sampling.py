@@ -62,7 +62,7 @@ class VisionOptions:
         raises as `from_table`. Names that only an image of NVIDIA's reads are passed over,
         and below `custom` those that are not like ours, which are somebody else's."""
         if "vision" in spec:
-            theirs = images.passed_on("evaluate")
+            theirs = images.settings("evaluate")
             table = spec["vision"] or {}
             ours = {key: value for key, value in table.items() if f"vision.{key}" not in theirs}
             return replace(cls.from_table(ours, "vision"), family=_family_of(spec))

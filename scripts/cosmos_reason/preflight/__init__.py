@@ -115,7 +115,6 @@ SCRIPTS = {
     "PRE": OWN_SCRIPT,
     "JOB": OWN_SCRIPT,
     "DATA": "scripts/check_dataset.py",
-    "CKPT": "scripts/select_checkpoint.py",
 }
 
 

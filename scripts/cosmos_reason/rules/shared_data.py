@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
@@ -51,12 +52,13 @@ def of_training(
     """Return what the data that `keys` of a spec name share with those that a spec trained on: an
     error for clips that are shown in both, a warning for parts that lie near each other. Data that
     are not here are compared by name alone."""
-    from cosmos_reason.data import overlap  # imports what reads datasets and media
+    drafted = drafted or {}
+    train, held_out = _root(trained, actions.data_keys(action)), _root(spec, keys)
+    compared = None
+    if all(path in drafted or os.path.isfile(path) for path, _ in (train, held_out)):
+        from cosmos_reason.data import overlap  # imports what reads datasets and media
 
-    of_train = actions.data_keys(action)
-    train = _root(trained, of_train)
-    held_out = _root(spec, keys)
-    compared = overlap.of_files(train, held_out, drafted or {})
+        compared = overlap.of_files(train, held_out, drafted)
     if compared is None:
         if not train[0] or train != held_out:
             return []

@@ -127,13 +127,9 @@ def schema(action: str, image: dict) -> dict:
 # ---- a spec with an image's own keys -------------------------------------------------------------
 
 
-def passed_on(action: str) -> set[str]:
-    """Return the keys of all images that we have no word for."""
-    return set(settings(action))
-
-
 def settings(action: str) -> dict[str, dict]:
-    """Return the same keys with the JSON Schema that their values are held to."""
+    """Return the keys of all images that we have no word for, each with the JSON Schema that its
+    values are held to."""
     found: dict[str, dict] = {}
     for rules in _rules(action):
         found |= rules.get("adds", {})
@@ -240,7 +236,7 @@ def _taken_for(name: str, version: str | None) -> list[findings.Finding]:
 def _refusal(action: str, lacking: dict[str, str], version: str) -> findings.Finding:
     """Return the error about keys, each with the version that has it."""
     ours = {theirs: word for word, theirs in _own_names(action).items()}
-    has_no_word = passed_on(action)
+    has_no_word = set(settings(action))
     for rules in _rules(action):  # keys of ours that some images read and others may not
         has_no_word.update(rules.get("knows", ()))
     parts = []

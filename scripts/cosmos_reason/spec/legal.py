@@ -120,7 +120,7 @@ def is_trainers_own(action: str, key: str, value) -> bool:
         return any(name.startswith(f"{key}.") for name in document.extra_keys_of(action))
     if key in document.keys(action):
         return False
-    if key in images.passed_on(action):
+    if key in images.settings(action):
         return True
     if action in actions.TRAINING and key in document.former_keys():
         return True

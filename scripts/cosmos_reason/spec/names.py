@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -257,30 +256,6 @@ def _of_other_trainer(action: str, key: str, value, told: Word) -> findings.Find
     use = f"use {ours}: " if ours else ""
     message = f"got a name no trainer here reads; {use}{told.note}"
     return findings.error("SPEC-KEY-FORMER", key, message, fix, key=ours, note=told.note)
-
-
-def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
-    """Return the findings, those about former names that had to go for one reason as one, where the
-    first of them stands."""
-    causes: dict[str, list[findings.Finding]] = {}
-    for finding in found:
-        is_former = finding.id == "SPEC-KEY-FORMER"
-        cause = finding.data["note"] if is_former else f"{finding.id} {finding.where}"
-        causes.setdefault(cause, []).append(finding)
-    joined = []
-    for cause, alike in causes.items():
-        one = alike[0]
-        if len(alike) > 1:
-            fix = Fix()
-            for finding in alike:
-                fix |= finding.fix
-            places = ", ".join(finding.where for finding in alike)
-            current = ", ".join(filter(None, dict.fromkeys(each.data["key"] for each in alike)))
-            use = f"use {current}: " if current else ""
-            message = f"got {places}, names no trainer here reads; {use}{cause}"
-            one = replace(one, message=message, fix=fix)
-        joined.append(one)
-    return joined
 
 
 def _renaming(action: str, key: str, name: str, value) -> Fix:

@@ -98,22 +98,39 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
 def by_cause(action: str, spec: dict, found: list[findings.Finding]) -> list[findings.Finding]:
     """Return what `validate` found in a spec, those with one cause as one finding: former names
     that had to go for one reason, empty texts and zeros of a template that nobody filled in."""
-    found = names.former_by_cause(found)
-    empty = []
+    causes: dict[str, list[findings.Finding]] = {}
     for finding in found:
+        is_former = finding.id == "SPEC-KEY-FORMER"
+        cause = finding.data["note"] if is_former else f"{finding.id} {finding.where}"
+        causes.setdefault(cause, []).append(finding)
+    joined = []
+    for cause, alike in causes.items():
+        one = alike[0]
+        if len(alike) > 1:
+            fix = Fix()
+            for finding in alike:
+                fix |= finding.fix
+            places = ", ".join(finding.where for finding in alike)
+            current = ", ".join(filter(None, dict.fromkeys(each.data["key"] for each in alike)))
+            use = f"use {current}: " if current else ""
+            message = f"got {places}, names no trainer here reads; {use}{cause}"
+            one = replace(one, message=message, fix=fix)
+        joined.append(one)
+    empty = []
+    for finding in joined:
         value = document.get(spec, finding.where)
         is_zero = type(value) is int and value == 0
         if finding.id == "SPEC-VALUE" and (value == "" or is_zero):
             empty.append(finding)
     if len(empty) < UNFILLED:
-        return found
+        return joined
     fix = Fix()
     for finding in empty:
         fix |= restored(action, finding.where)
     keys = ", ".join(finding.where for finding in empty)
     message = f"got empty texts and zeros, expected values: {keys}; the fix writes our defaults"
     one = findings.error("SPEC-VALUE", empty[0].where, message, replace(fix, sure=False))
-    return [one, *(finding for finding in found if finding not in empty)]
+    return [one, *(finding for finding in joined if finding not in empty)]
 
 
 def trainers_own(action: str, spec: dict) -> list[str]:
