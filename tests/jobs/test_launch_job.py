@@ -52,6 +52,30 @@ def test_plan_touches_nothing_and_is_the_same_twice(site):
     assert again | {"created_at": ""} == result | {"created_at": ""}
 
 
+PLAN_AND_TELL = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+import launch_job
+from cosmos_reason import cli
+cli.run(launch_job.parser(), launch_job.main, sys.argv[1:])
+print(sorted({{name.split(".")[1] for name in sys.modules if name.startswith("cosmos_reason.")}}))
+"""
+
+
+def test_a_plan_imports_no_reader_of_what_is_not_here(site):
+    """Data and model of a cluster are often not here: half of such a plan was imports."""
+    absent = {"annotation_path": "none.json", "media_path": "none"}
+    change(site, "train", custom__train_dataset=absent, custom__val_dataset=absent)
+    change(site, "train", validation__enable=True, policy__model_name_or_path="ORG/NAME")
+    words = "plan train --spec train.toml --platform slurm".split()
+    command = [sys.executable, "-c", PLAN_AND_TELL, *words]
+    done = subprocess.run(command, cwd=site.root, capture_output=True, text=True, check=True)
+    assert "SPEC-DATA-SHARED" in done.stderr, "both are one file, by name"
+    packages = done.stdout.splitlines()[-1]
+    assert "rules" in packages
+    assert not [name for name in ("answers", "checkpoints", "data") if f"'{name}'" in packages]
+
+
 def follow(done, *flags, cwd):
     """What the printed next command does, and what it is."""
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("next: ")]

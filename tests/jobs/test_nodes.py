@@ -193,6 +193,8 @@ def test_a_training_that_goes_on_has_the_nodes_of_its_job(tmp_path):
     (tmp_path / "job.json").write_text('{"resources": {"nodes": 2}}')
     assert nodes.of_job(tmp_path, 4) == 2
     assert nodes.of_job(tmp_path, 3) is None and nodes.of_job(tmp_path / "none", 4) is None
+    (tmp_path / "job.json").write_text('{"resources": {"nodes": 0}}')  # edited by somebody
+    assert nodes.of_job(tmp_path, 4) is None
 
 
 def test_the_spec_of_a_job_notes_the_nodes_it_was_launched_on(site):
