@@ -9,8 +9,7 @@ from pathlib import Path
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import ERROR, Failure
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import adapters, dcp, run_outputs, safetensors_files
-from cosmos_reason.evaluation import as_trained
+from cosmos_reason.checkpoints import adapters, dcp, safetensors_files
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.draft import TEMPLATE, Draft
 from cosmos_reason.spec import actions, document
@@ -66,7 +65,11 @@ def take_adapter(draft: Draft) -> None:
     """Verify an adapter as select_checkpoint does. Its base is taken from it when the command line
     names the adapter or nothing names a base."""
     folder = _local_model(draft)
-    if folder is None or run_outputs.kind(folder) != run_outputs.ADAPTER:
+    if folder is None:
+        return
+    from cosmos_reason.checkpoints import run_outputs
+
+    if run_outputs.kind(folder) != run_outputs.ADAPTER:
         return
     for finding in run_outputs.verify(folder):
         # Which base it is may be said by the spec.
@@ -91,6 +94,9 @@ def take_training(draft: Draft) -> None:
     folder = draft.follows or _local_model(draft)
     if folder is None or draft.trained or draft.action in actions.TRAINING:
         return
+    from cosmos_reason.checkpoints import run_outputs
+    from cosmos_reason.evaluation import as_trained  # imports what reads answers
+
     is_trained = as_trained.is_of_training(folder.resolve())
     is_adapter = run_outputs.kind(folder) == run_outputs.ADAPTER
     if not (draft.follows or is_trained or is_adapter):
