@@ -57,7 +57,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         if _read(preflight):
             yield unseen_paths(_read(preflight), "a compute node")
         return
-    if not preflight.options.image:
+    if not preflight.image:
         action = preflight.case.action if preflight.case else "train"
         yield from cosmos_environment.findings(preflight.engine, action)
     rows = partitions.parse_partitions(answer.out)
@@ -65,8 +65,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
     if preflight.case:
         name = preflight.result["slurm"]["partition"]
         yield from partitions.check_cpus(rows, name, _wish(preflight))
-    uses_container = preflight.engine == "tao" or preflight.options.image
-    if uses_container:
+    if preflight.image:
         yield from cluster.check_pyxis(host)
     yield from unseen_nodes(preflight)
     yield from _shared_paths(preflight, host)

@@ -18,6 +18,7 @@ from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.jobs import containers, engines, mounts
 from cosmos_reason.jobs.record import Job
 
+# In a job's folder, of which nobody starts it by hand; `carried` names that of its folder by START.
 BATCH = "launch.sbatch"
 ENVIRONMENT = "environment"
 STARTED, ENDED = "slurm.started", "slurm.ended"
