@@ -225,6 +225,7 @@ def check_outputs(launch: Launch) -> list[Finding]:
     """Refuse outputs that would make an input, or more than the job's own, writable to the work."""
     # A container may write everywhere below its outputs.
     role_of = {entry["path"]: entry["role"] for entry in launch.inputs}
+    # A mistake in the spec, as output_dir = "~", would let the work write over any of these.
     shared = [launch.folder, Path.home(), Path(tempfile.gettempdir()), bundle.ROOT]
     found = []
     for key, schema in document.keys(launch.action).items():

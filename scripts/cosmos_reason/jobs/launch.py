@@ -83,6 +83,7 @@ def read(
     engine = engine or origins.engine_of(spec_path, platform, action, written)
     if retry_of:  # of a job that was moved or copied: into the folder that was named
         written = job_folder.here(spec_path.parent, written)
+    # Refused before it is completed: what another trainer leaves out means other values.
     if flat_configs.is_flat_config(written):
         where = files.from_here(spec_path)
         raise Failure(flat_configs.refusal(where, written, engine), EXIT_CHECKS_FAILED)
@@ -481,6 +482,7 @@ def _gpu_findings(launch: Launch) -> list[Finding]:
         return []
     message = f"got {len(chosen)} GPUs, the spec needs {needed}"
     if len(chosen) < needed:
+        # Those that were named by number stay, and the first others join them.
         numbered = [gpu_id for gpu_id in chosen if gpu_id.isdigit()]
         offered = list(dict.fromkeys([*numbered, *map(str, range(needed))]))
         fix = Fix(flags={"--gpu-ids": ",".join(offered[:needed])})
@@ -511,7 +513,7 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     found = objections(launch, acting)
     if has_errors(found):
         return None, launch.spec, found
-    if launch.requeue:
+    if launch.requeue:  # its own words decide it, so that no cluster has to be asked
         launch, refused = inputs.going_on(launch)
         found += refused
         if refused:

@@ -51,6 +51,7 @@ def remembered(compute: Callable[[Case], object]) -> property:
 
     def read(case: Case) -> object:
         if compute not in case.known:
+            # Apart from what the asking rule read so far: the next one to ask gets these keys, too.
             outer, case.keys_read = case.keys_read, set()
             case.known[compute] = compute(case), case.keys_read
             case.keys_read = outer

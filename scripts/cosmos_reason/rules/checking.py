@@ -45,6 +45,7 @@ def examined(
     """
     unfilled = placeholders.keys(action, written, engine)
     found = validation.validate(action, written)
+    # A word that stands for a value is told as that (SPEC-PLACEHOLDER), not as a wrong value, too.
     refused_below = {("SPEC-VALUE", key) for key in unfilled}
     found = [one for one in found if (one.id, one.where) not in refused_below]
     # What no rule may look at: what is refused, what a renaming will bring, which is told and not
@@ -99,6 +100,7 @@ def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Fin
         key = rule.key.format_map(case.params)
         if key in unread:
             continue
+        # Condition and fix note here what they look at: no rule has to list its keys.
         case.keys_read = {key}
         detail = rule.broken(case)
         if not detail:
@@ -106,7 +108,7 @@ def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Fin
         # Words with the numbers, or those and record ids.
         words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
         value = case(key)
-        if key.startswith("--") and isinstance(words, str):
+        if key.startswith("--") and isinstance(words, str):  # no key: a spec has no value for it
             got = words
         else:
             got = "no value"

@@ -42,6 +42,7 @@ def longer_max_length(case: Case) -> int | Fix | None:
     # Text cannot get shorter; what is left of the sequence is for frames, with a tenth to spare.
     left = room.most - max(record.text for record in case.tokens)
     budget = {case.vision + "total_pixels": max(1, int(0.9 * left)) * case.token_side**2}
+    # A floor of each frame wins over the budget of all: where it does, it has to go.
     for changes in (budget, budget | {case.vision + "min_pixels": None}):
         records = case.tokens_with(changes)  # none where the changes make no sense
         if records and not room.too_long(records):

@@ -111,12 +111,14 @@ def check(launch: Launch, acting: bool) -> tuple[list[partitions.Nodes], list[Fi
         return [], []
     where = machine(launch)
     found = []
+    # Unset on the login node, where they would change the job behind the record's back.
     left_out = {name for name in os.environ if name.startswith("SBATCH_")}
     for known in FLAGGED.values():
         left_out.difference_update(known["variables"])
     if left_out:
         message = "got variables of sbatch that a job does not get, expected flags"
         found.append(warning("JOB-SLURM-VARIABLE", ", ".join(sorted(left_out)), message))
+    # What a site names lies on the nodes: this machine's own environment says nothing of it.
     names_environment = "environment" in (launch.place or {})
     if launch.image is None and not names_environment:
         found += cosmos_environment.findings(launch.engine, launch.action)
