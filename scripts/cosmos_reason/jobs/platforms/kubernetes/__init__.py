@@ -71,7 +71,14 @@ def check_words(launch: Launch) -> list[Finding]:
     if launch.gpu_ids:
         message = "got ids, and the cluster chooses the GPUs: their number is the spec's"
         found.append(error("JOB-FLAG", "--gpu-ids", message))
-    return found if launch.carried else found + options.outside([(launch.jobs_dir, True)], asked)
+    if launch.carried:
+        return found
+    # What a spec names; what links and records lead to, `prepare` adds.
+    read = [entry["path"] for entry in launch.inputs] + (launch.checkpoints or [])
+    written = [path for path in launch.outputs.values() if not path.startswith(f"{launch.folder}/")]
+    named = [(launch.jobs_dir, True), *((Path(path), True) for path in written)]
+    named += [(Path(path), False) for path in read if "://" not in path]
+    return found + options.outside(named, asked)
 
 
 def check(launch: Launch, acting: bool) -> tuple[Cluster | None, list[Finding]]:
