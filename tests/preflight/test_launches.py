@@ -363,6 +363,7 @@ def test_a_preflight_takes_every_flag_of_a_platform_and_hands_it_on(here, platfo
         ("slurm", "--gres 'gpu:$(x)'", "JOB-SLURM-WORD"),
         ("slurm", "--time-limit soon", "JOB-SLURM-WORD"),
         ("slurm", "--env NO_SUCH_VARIABLE", "JOB-ENV"),
+        ("slurm", "--image /x.sqsh --jobs-dir '/two words/jobs'", "JOB-SLURM-MOUNT"),
         ("kubernetes", "--label 'a b=c'", "JOB-K8S-FLAG"),
         ("kubernetes", "--label tao-job=x", "JOB-K8S-FLAG"),
         ("kubernetes", "--gpu-resource gpu", "JOB-K8S-FLAG"),
