@@ -253,7 +253,12 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
         if not part.get("clips_named", True):
             said = f"not shown, unless no two questions share a clip: then {said}"
     elif p_value < CHANCE:
-        said = f"not shown to be better: {chance}, but too few clips differ (p = {over_clips:.2g})"
+        # Clips that all gain are as unlikely as LEAST_LEAD questions that all do.
+        few = f", and {part['clips']} cannot show it" if part["clips"] < LEAST_LEAD else ""
+        over = (
+            f"p = {over_clips:.2g} over clips" if over_clips >= CHANCE else "the interval holds 0"
+        )
+        said = f"not shown to be better: {chance}, but {over}{few}"
     else:
         said = f"not shown to be better ({chance})"
     if part.get("below_always") is not None:

@@ -132,7 +132,8 @@ def floors(runs: list[dict]) -> list[str]:
 def comparison_line(run: dict) -> str:
     pair = run["comparison"]
     line = (
-        f"against {pair['before']}: {pair['fixed']} fixed, {pair['broken']} broken, "
+        f"against {pair['before']}, {pair['paired']} question(s) that both answered: "
+        f"{pair['fixed']} fixed, {pair['broken']} broken, "
         f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both, "
         f"McNemar p = {pair['p_value']:.3g}"
     )

@@ -65,7 +65,7 @@ cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
 README = """# {title}
 
-Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (not in it):
+Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (it never holds them):
 
 {copied}
 
