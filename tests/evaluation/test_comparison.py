@@ -216,7 +216,7 @@ def test_the_test_over_many_clips_is_close_to_the_exact_one(monkeypatch):
 def test_four_clips_show_nothing_however_many_questions_they_have():
     pair, _ = comparison.compare(*many(0, 12, 12, clips=4))
     assert pair["p_value"] < 0.001 and pair["clip_p_value"] == pytest.approx(0.125)
-    said = "not shown to be better: p < 0.001, but p = 0.12 over clips, and 4 cannot show it"
+    said = "not shown to be better: p < 0.001, but p = 0.12 over clips, and 4 cannot show it (6 can)"
     assert pair["verdict"].startswith(said)
 
 

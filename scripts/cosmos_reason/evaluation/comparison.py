@@ -254,7 +254,11 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
             said = f"not shown, unless no two questions share a clip: then {said}"
     elif p_value < CHANCE:
         # Clips that all gain are as unlikely as LEAST_LEAD questions that all do.
-        few = f", and {part['clips']} cannot show it" if part["clips"] < LEAST_LEAD else ""
+        few = (
+            f", and {part['clips']} cannot show it ({LEAST_LEAD} can)"
+            if part["clips"] < LEAST_LEAD
+            else ""
+        )
         over = (
             f"p = {over_clips:.2g} over clips" if over_clips >= CHANCE else "the interval holds 0"
         )
