@@ -37,6 +37,7 @@ from cosmos_reason.base import files, findings, job_folder, secrets
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.texts import by_number
 from cosmos_reason.checkpoints import checkpoint_metrics
+from cosmos_reason.data import annotations
 from cosmos_reason.evaluation import (
     comparison,
     evaluation_record,
@@ -53,6 +54,7 @@ from cosmos_reason.evaluation import (
 from cosmos_reason.remote import s3
 
 IDS_COMPARED = 100_000  # to propose one for --explain
+LARGEST_LOOKED_AT = 64 * 1024**2  # bytes of annotations that may be those that were asked
 EXPLAINED = (
     "id", "type", "question", "gt", "expected", "response", "error", "answer", "rule", "read",
 )  # fmt: skip
@@ -407,9 +409,11 @@ def score(
     if before:
         pair, problems = comparison.compare(before, graded)
         run["comparison"] = pair | {"before": str(args.compare)}
-        found += problems
+        for one in problems:
+            found.append(with_annotations(one, graded) if one.id == "EVAL-COMPARE-CLIPS" else one)
         earlier_record = evaluation_record.read(args.compare)
         differences = []
+        run["comparison"]["settings_known"] = bool(record and earlier_record)
         if record and earlier_record:
             earlier = scores.evaluation_of(before, earlier_record, args.compare, **reading)
             differences = checkpoint_metrics.other_settings(measured, earlier)
@@ -420,6 +424,20 @@ def score(
             )
             found.append(findings.warning("EVAL-COMPARE-SETTINGS", path, message))
     return Scored(path, run, record, measured), found
+
+
+def with_annotations(finding: findings.Finding, graded: list[rows.Row]) -> findings.Finding:
+    """Return a finding of rows without clips with the flag that names the annotations asked, where
+    one file below this folder holds each row's question and ground truth."""
+    asked = []
+    for file in sorted({*Path().glob("*/annotations.json"), *Path().glob("*/*/annotations.json")}):
+        if len(asked) < 2 and file.stat().st_size <= LARGEST_LOOKED_AT:
+            samples, problems = annotations.read(file)
+            truths = {one.id: one.gt for sample in samples for one in sample.questions()}
+            if not problems and all(truths.get(row.id) == row.gt for row in graded):
+                asked.append(file)
+    flags = {"--annotations": str(asked[0])} if len(asked) == 1 else {}
+    return replace(finding, fix=Fix(flags=flags))
 
 
 def measure(graded: list[rows.Row], args) -> dict:

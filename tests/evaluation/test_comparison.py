@@ -216,7 +216,9 @@ def test_the_test_over_many_clips_is_close_to_the_exact_one(monkeypatch):
 def test_four_clips_show_nothing_however_many_questions_they_have():
     pair, _ = comparison.compare(*many(0, 12, 12, clips=4))
     assert pair["p_value"] < 0.001 and pair["clip_p_value"] == pytest.approx(0.125)
-    said = "not shown to be better: p < 0.001, but p = 0.12 over clips, and 4 cannot show it (6 can)"
+    said = (
+        "not shown to be better: p < 0.001, but p = 0.12 over clips, and 4 cannot show it (6 can)"
+    )
     assert pair["verdict"].startswith(said)
 
 
@@ -334,11 +336,38 @@ def test_annotations_name_the_clips_of_rows_that_do_not(tmp_path, told_by):
     assert said["result"]["runs"][0]["comparison"]["clips"] == 2
     assert "EVAL-COMPARE-CLIPS" not in ids(said)
     assert ("EVAL-CLIPS-RECORDED" in ids(said)) == (told_by != "flag")
+    assert said["result"]["runs"][0]["comparison"]["settings_known"] == (told_by == "record")
     annotations.unlink()
     said = score(*words)[1]
     pair = said["result"]["runs"][0]["comparison"]
     assert (pair["clips"], pair["clips_named"]) == (6, False)
     assert "EVAL-COMPARE-CLIPS" in ids(said) and "share a clip" in pair["verdict"]
+
+
+def test_the_only_annotations_here_that_ask_these_questions_are_proposed(tmp_path, monkeypatch):
+    turns = [{"from": "human", "value": "What?\n(A) a\n(B) b"}, {"from": "gpt", "value": "A"}]
+    others = [{"from": "human", "value": "What?\n(A) a\n(B) b"}, {"from": "gpt", "value": "B"}]
+    for folder, asked, said in (
+        ("data/train", ["c3-0"], turns),
+        ("data/eval", ["c1-0", "c1-1"], turns),
+        ("data/older", ["c1-0", "c1-1"], others),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        records = [{"id": id, "video": f"{id[:2]}.mp4", "conversations": said} for id in asked]
+        (tmp_path / folder / "annotations.json").write_text(json.dumps(records))
+    for name, response in (("before", "B"), ("after", "A")):
+        results = tmp_path / name / "results.json"
+        write(results, [row(id, response=response, media=None) for id in ("c1-0", "c1-1")])
+    monkeypatch.chdir(tmp_path)
+    words = [tmp_path / "after", "--compare", tmp_path / "before"]
+    found = [one for one in score(*words)[1]["findings"] if one["id"] == "EVAL-COMPARE-CLIPS"]
+    assert found[0]["fix"] == "--annotations data/eval/annotations.json"
+    assert score(*words, "--annotations", "data/eval/annotations.json")[0] == 0
+    (tmp_path / "data/older/annotations.json").write_bytes(
+        (tmp_path / "data/eval/annotations.json").read_bytes()
+    )
+    found = [one for one in score(*words)[1]["findings"] if one["id"] == "EVAL-COMPARE-CLIPS"]
+    assert not found[0]["fix"]
 
 
 def test_a_clip_that_has_one_question_of_each_type_is_named_for_every_type(tmp_path):

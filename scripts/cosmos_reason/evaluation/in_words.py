@@ -139,6 +139,8 @@ def comparison_line(run: dict) -> str:
     )
     if pair["unread_before"] or pair["unread_after"]:
         line += f"; unread {pair['unread_before']} -> {pair['unread_after']}"
+    if not pair.get("settings_known", True):
+        line += "; whether frames, pixels and system prompt were the same is not recorded"
     if pair["paired"]:
         line += f"\n{change('all', pair)}"
     if len(pair["per_type"]) > 1:
