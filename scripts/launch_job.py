@@ -330,8 +330,26 @@ def written(
     known = {"spec": asked.spec_path, "is_document": True}
     following = carried.NEXT
     if asked.action == "train" and not carried.holds_evaluation(output.parent):
-        following = carried.NEXT_OF_TRAINING
+        following = f"{of_untouched(asked, output)} for the untouched model; then copy and start"
     return cli.Outcome(result, found, "\n".join(lines), following, **known)
+
+
+def of_untouched(asked: options.Launch, output: Path) -> str:
+    """Return the commands that render an evaluation of the model which a training begins with into
+    a folder beside `output`; in words, where its questions are not in a folder as build_spec takes
+    it."""
+    from cosmos_reason.jobs import carried
+
+    words = carried.words_of_untouched(asked)
+    if not words:
+        return "`plan evaluate` (--output DIR)"
+    spec = asked.spec_path.with_stem(f"{asked.spec_path.stem}-untouched")
+    launch = sys.argv[sys.argv.index("plan") + 2 :]
+    for flag in ("--spec", "--output", "--name", options.SPEED):
+        launch = cli.without(launch, "--json", flag)
+    launch += ["--spec", str(spec), "--output", f"{output}-untouched"]
+    build = cli.suggested(("build_spec.py", "evaluate", *words, "-o", str(spec)))
+    return f"{build} && {cli.suggested(('launch_job.py', 'plan', 'evaluate', *launch))}"
 
 
 def submit(args: argparse.Namespace) -> cli.Outcome:

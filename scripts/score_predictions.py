@@ -407,10 +407,11 @@ def score(
     if run["checkpoint"] or before:
         measured = scores.evaluation_of(graded, record, path, **reading)
     if before:
+        if not comparison.names_clips(graded):
+            found += name_clips(graded)
         pair, problems = comparison.compare(before, graded)
         run["comparison"] = pair | {"before": str(args.compare)}
-        for one in problems:
-            found.append(with_annotations(one, graded) if one.id == "EVAL-COMPARE-CLIPS" else one)
+        found += problems
         earlier_record = evaluation_record.read(args.compare)
         differences = []
         run["comparison"]["settings_known"] = bool(record and earlier_record)
@@ -426,18 +427,28 @@ def score(
     return Scored(path, run, record, measured), found
 
 
-def with_annotations(finding: findings.Finding, graded: list[rows.Row]) -> findings.Finding:
-    """Return a finding of rows without clips with the flag that names the annotations asked, where
-    one file below this folder holds each row's question and ground truth."""
+def name_clips(graded: list[rows.Row]) -> list[findings.Finding]:
+    """Name the clips of rows that name none by the annotations below this folder, where one file
+    alone holds the question and the ground truth of each; return what to say of that."""
     asked = []
     for file in sorted({*Path().glob("*/annotations.json"), *Path().glob("*/*/annotations.json")}):
-        if len(asked) < 2 and file.stat().st_size <= LARGEST_LOOKED_AT:
-            samples, problems = annotations.read(file)
-            truths = {one.id: one.gt for sample in samples for one in sample.questions()}
-            if not problems and all(truths.get(row.id) == row.gt for row in graded):
-                asked.append(file)
-    flags = {"--annotations": str(asked[0])} if len(asked) == 1 else {}
-    return replace(finding, fix=Fix(flags=flags))
+        if file.stat().st_size > LARGEST_LOOKED_AT:
+            continue
+        samples, problems = annotations.read(file)
+        questions = {one.id: one for sample in samples for one in sample.questions()}
+        held = [questions.get(row.id) for row in graded]
+        if not problems and all(
+            one and one.sample.media and one.gt == row.gt and row.question in ("", one.text)
+            for row, one in zip(graded, held, strict=True)
+        ):
+            asked.append((file, held))
+    if len(asked) != 1:
+        return []
+    [(file, held)] = asked
+    for row, question in zip(graded, held, strict=True):
+        row.media = question.sample.media[0].path
+    message = f"the clips are those of {file}, which alone here holds each question with its answer"
+    return [findings.info("EVAL-CLIPS-FOUND", "--compare", message)]
 
 
 def measure(graded: list[rows.Row], args) -> dict:

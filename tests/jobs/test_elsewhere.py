@@ -4,6 +4,8 @@ import json
 import math
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -675,6 +677,35 @@ def test_a_plan_for_a_site_names_the_spec_and_keeps_the_flags_in_its_next(place)
     assert "train of $PWD/train.toml with transformers" in done.stdout
 
 
+def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks_it(place):
+    data = {"annotation_path": "held/annotations.json", "media_path": "held"}
+    (place.root / "held").mkdir()
+    (place.root / "a.json").rename(place.root / "held/annotations.json")
+    change(place, "train", custom__val_dataset=data, custom__vision={"nframes": 4})
+    change(place, "train", custom__train_dataset=data, custom__system_prompt="Look twice.")
+    site = describe(place, "docker")
+    words = ["plan", "train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
+    words += ["--gpu-ids", "3", "--seconds-per-step", "2", "--name", "go.sh", "--output", "out"]
+    done = here("launch_job.py", place, *words)
+    assert done.returncode == 0, done.stderr
+    following = done.stderr.partition("next: ")[2].partition(" for the untouched model; ")[0]
+    for line in following.split(" && "):
+        script, *more = shlex.split(line)
+        assert script.startswith(str(ROOT / "scripts"))
+        code, printed = command(os.path.basename(script), place, *more)
+        assert code == 0, printed["findings"]
+    asked = (place.root / "out-untouched/spec.toml").read_text()
+    assert "nframes = 4" in asked and '"Look twice."' in asked and f'"{THERE}/model"' in asked
+    assert (place.root / "out-untouched/run.sh").is_file(), "a name of its own"
+    assert command("launch_job.py", place, *words)[1]["next"].startswith("copy and start"), "done"
+    (place.root / "held/annotations.json").rename(place.root / "held/other.json")
+    change(place, "train", custom__val_dataset__annotation_path="held/other.json")
+    change(place, "train", custom__train_dataset__annotation_path="held/other.json")
+    shutil.rmtree(place.root / "out-untouched")
+    shutil.rmtree(place.root / "out")
+    assert "next: `plan evaluate` (--output DIR) for" in here("launch_job.py", place, *words).stderr
+
+
 @pytest.mark.parametrize(("count", "is_told"), [(1, False), (8, True)])
 def test_all_gpus_of_a_site_are_no_warning_where_the_spec_needs_all(place, count, is_told):
     _, printed = render(place, "docker", "out", gpus={"count": count})
@@ -691,7 +722,7 @@ def test_a_copy_of_what_has_the_same_path_there_is_offered(place, platform):
     (line,) = [line for line in done.stdout.splitlines() if "rsync -aLR" in line]
     named = [str(place.root / name) for name in ("a.json", "media", "model")]
     assert line.startswith("    rsync -aLR ") and {*named} <= {*line.split()}
-    assert line.endswith(" HOST:/   # 0.0 MiB, where it lacks them")
+    assert re.search(r" HOST:/   # \d KiB, where it lacks them$", line)
     page = text_of(place.root / "out")["README.md"]
     for path in named:
         told = f"- expected there: {path}\n"

@@ -69,7 +69,7 @@ def compare(
         for group in new.groups:
             pairs_of_group[group].append((old, new))
     earlier_per_type = {kind: metrics.summary(by_type[kind]) for kind in sorted(by_type)}
-    are_named = _names_clips(answered)
+    are_named = names_clips([new for _, new in answered])
     pair = {
         **_part(answered, are_named),
         "failed": len(common) - len(answered),
@@ -131,11 +131,11 @@ def _one_response(rows: Sequence[Row]) -> str | None:
     return said.pop() if len(said) == 1 and len(rows) > 1 else None
 
 
-def _names_clips(answered: Sequence[tuple[Row, Row]]) -> bool:
+def names_clips(answered: Sequence[Row]) -> bool:
     """Return whether rows say which clip they are about: by its file, by a name that is not the
     row's own, or by one that several have."""
-    clips = {new.media or new.video_id for _, new in answered}
-    is_named = any(new.media or new.video_id not in ("", new.id) for _, new in answered)
+    clips = {row.media or row.video_id for row in answered}
+    is_named = any(row.media or row.video_id not in ("", row.id) for row in answered)
     return is_named or len(clips) < len(answered)
 
 
@@ -283,9 +283,9 @@ def no_better_than_commonest(pair: dict) -> str:
     if not earlier or not _is_no_better_than_commonest(earlier):
         return ""
     alike = pair["one_response_before"]
-    told = f" with {shortened(alike, LONGEST)!r} to everything" if alike else ""
+    told = f"says {shortened(alike, LONGEST)!r} to everything and " if alike else ""
     return (
-        f"the earlier run is right in {earlier['accuracy']:.1%}{told}, always the commonest answer "
+        f"the earlier run {told}is right in {earlier['accuracy']:.1%}, always the commonest answer "
         f"in {earlier['majority_accuracy']:.1%}: the comparison says nothing about what the model "
         "can do; look at the frames, pixels and system prompt first"
     )

@@ -18,7 +18,7 @@ from textwrap import indent
 
 from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.base.job_folder import MARK
 from cosmos_reason.base.site import Site
 from cosmos_reason.checkpoints.conversion import PROVENANCE
@@ -28,7 +28,7 @@ from cosmos_reason.jobs.platforms import kubernetes, slurm
 from cosmos_reason.jobs.platforms.slurm import script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import model_names
-from cosmos_reason.spec import document
+from cosmos_reason.spec import actions, document
 
 JOB = Path("/job")  # where the container has the job's folder, whatever its name is outside
 SKILL = "skill"  # the folder with the programs
@@ -76,9 +76,6 @@ Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (i
 {expected}
 """
 NEXT = "copy and start it by these lines; no file has to be opened"
-NEXT_OF_TRAINING = (
-    "`plan evaluate` the untouched model too (--output DIR), then copy and start by these lines"
-)
 KNOWN = "\nKnown when it was rendered:\n"
 LAUNCH = "launch.json"
 ENVIRONMENT = f"{SKILL}/environment"  # NAME=VALUE, a line each: for --env-file, and keep_log.py
@@ -164,6 +161,24 @@ def holds_evaluation(folder: Path) -> bool:
     return any(launch.get("action") == "evaluate" for launch in launches)
 
 
+def words_of_untouched(asked: Launch) -> list[str]:
+    """Return the words for build_spec that ask the model which a training begins with as the
+    training asks it; none where its validation data are no folder of annotations.json and media."""
+    written = asked.written
+    questions = document.get(written, "custom.val_dataset.annotation_path")
+    model = document.get(written, "policy.model_name_or_path")
+    media = document.get(written, "custom.val_dataset.media_path")
+    if not questions or not model or Path(questions) != Path(media or "") / "annotations.json":
+        return []
+    words = ["--engine", asked.engine, "--model", files.from_here(model)]
+    words += ["--eval-root", files.from_here(Path(questions).parent)]
+    usual = document.template("evaluate")
+    for key, value in actions.trained_view(written, "evaluate").items():
+        if value not in ("", document.get(usual, key)):
+            words += ["--set", f"{key}={value_text(value)}"]
+    return words + (["--site", files.from_here(asked.site.path)] if asked.site else [])
+
+
 def _rendered_sha256(folder: Path) -> str:
     """Return the hash of all files in a folder and of their names, but for launch.json, which holds
     it."""
@@ -188,13 +203,17 @@ def copies(inputs: list[dict], site: Site | None) -> dict[str, str]:
             continue
         slash = "/" if path.is_dir() else ""
         words = ["rsync", "-aL", "--mkpath", f"{files.from_here(path)}{slash}"]
-        lines[there] = f"{shlex.join([*words, f'HOST:{there}{slash}'])}   # {_mib(path):.1f} MiB"
+        lines[there] = f"{shlex.join([*words, f'HOST:{there}{slash}'])}   # {_size(_bytes(path))}"
     return lines
 
 
-def _mib(path: Path) -> float:
+def _bytes(path: Path) -> int:
     inside = path.rglob("*") if path.is_dir() else [path]
-    return sum(one.stat().st_size for one in inside if one.is_file()) / 2**20
+    return sum(one.stat().st_size for one in inside if one.is_file())
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
 def sizes(output: Path, start: str) -> str:
@@ -226,7 +245,7 @@ def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
     tops = [Path(path) for path in same if not {*map(str, Path(path).parents)} & {*same}]
     if tops:
         told = shlex.join(["rsync", "-aLR", *map(str, tops), "HOST:/"])
-        lines.append(f"{told}   # {sum(map(_mib, tops)):.1f} MiB, where it lacks them")
+        lines.append(f"{told}   # {_size(sum(map(_bytes, tops)))}, where it lacks them")
     for line in lines:
         steps = steps.replace("\n    ", f"\n    {line}\n    ", 1)
     return "c" + steps.replace("\n\n", "\n").strip().removeprefix("C")
@@ -275,7 +294,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         kubectl = " ".join(["kubectl", *where])
         start = f"`{kubectl} apply -f {name}/manifests/`"
         watch = f"{kubectl} logs -f job/{job.job_id}"
-    whole += f"   # {size / 2**20:.1f} MiB"
+    whole += f"   # {_size(size)}"
     below_here = {there: line for there, line in copied.items() if " /" not in line}
     kept, gib = run_size.kept_checkpoints(launch.case)
     lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +181,10 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
     target = "no target"
     if plan["target"] is not None:
         target = f"target {plan['target']:g}"
+        if plan["objective"] == "accuracy" and plan["questions"]:
+            # Less an error of floats: 0.7 of 10 questions are 7.
+            least = math.ceil(plan["target"] * plan["questions"] - 1e-9)
+            target += f" ({least:,} of {plan['questions']:,})"
         if plan["evaluations"]:
             target += ", which a training must reach: trial 0 ends no search"
     devices = []
