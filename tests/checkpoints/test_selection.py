@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -465,7 +466,12 @@ def test_checkpoints_with_the_same_weights_are_told(output, flags):
     for step in ("step_10", "step_20"):
         shutil.copy(first, steps / step / first.name)
     (warned,) = unchanged(output, *flags)
-    assert warned["severity"] == "warning" and "81 tensors" in warned["message"]
+    assert warned["severity"] == "warning" and "equal, byte for byte" in warned["message"]
+    size = struct.unpack("<Q", first.read_bytes()[:8])[0]
+    header, data = first.read_bytes()[8 : 8 + size], first.read_bytes()[8 + size :]
+    padded = struct.pack("<Q", size + 8) + header + b" " * 8 + data
+    (steps / "step_10" / first.name).write_bytes(padded)
+    assert "81 tensors" in unchanged(output, *flags)[0]["message"], "equal weights, other bytes"
     assert warned["data"]["checkpoints"] == [f"{RUN}/safetensors/step_{n}" for n in (9, 10, 20)]
     write_losses(output / RUN, (9, 0.7), (10, 0.7))
     assert "losses differ" not in unchanged(output, *flags)[0]["message"]
@@ -573,7 +579,7 @@ def test_a_log_of_another_run_is_not_followed(output):
     log.write_text(trainer_log_of("20250101000000", ROWS))
     chosen, (proxy,) = select(output, "val_loss", log=log)
     assert chosen.step == "step_10", "its user says so"
-    assert f"whose run 20250101000000 is taken for {RUN}" in proxy.message
+    assert f"whose run 20250101000000 (step 9, 10, 20) is taken for {RUN}" in proxy.message
     log.write_text(
         trainer_log_of("20250101000000", [(9, 0.1, "step_9")]) + trainer_log_of(RUN, ROWS)
     )
@@ -590,8 +596,9 @@ def test_a_named_log_decides_although_the_best_link_is_broken(output):
     first, second = "20250101000000", "20250102000000"
     parts = [trainer_log_of(first, ROWS[:1]), trainer_log_of(second, ROWS[1:])]
     log.write_text("".join(parts))
-    chosen, _ = select(output, "val_loss", log=log)
+    chosen, (proxy, *_) = select(output, "val_loss", log=log)
     assert chosen.name == "copied/safetensors/step_10"
+    assert f"whose runs {first} (step 9) and {second} (step 10, 20) are taken" in proxy.message
     log.write_text("".join([*parts, trainer_log_of(first, [(10, 0.1, "step_10")])]))
     with pytest.raises(Failure) as refused:
         select(output, "val_loss", log=log)

@@ -385,7 +385,17 @@ class Training:
         if not own.intersection((folder, *folder.parents)):
             words.append("which is not in a folder of this training")
         if measured.other_run:
-            words.append(f"whose run {measured.other_run} is taken for {measured.run.name}")
+            steps: dict[str, list[int]] = {}
+            for _, one in self.saved:
+                if one.other_run:
+                    steps.setdefault(one.other_run, []).append(one.step)
+            said = [f"{run} (step {', '.join(map(str, sorted(of)))})" for run, of in steps.items()]
+            if len(said) == 1:
+                words.append(f"whose run {said[0]} is taken for {measured.run.name}")
+            else:
+                runs = " and ".join(sorted(said))
+                words.append(f"whose runs {runs} are taken for {measured.run.name}: none saved a ")
+                words[-1] += "step of another"
         if not measured.saved_as and (len(words) > 1 or measured.file.name != METRICS_LOG):
             words.append("whose steps are matched by number, for it names no checkpoint")
         return ", ".join(words)

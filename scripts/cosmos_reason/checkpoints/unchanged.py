@@ -7,8 +7,10 @@ of each tensor up to the first that differs, so that checkpoints of a sound trai
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from cosmos_reason.base import files, findings, job_folder
@@ -20,6 +22,7 @@ from cosmos_reason.spec import document
 
 MODEL_KEY = "policy.model_name_or_path"
 HOW = "compared: the names and shapes of {count} tensors, and 4 kB at 5 places of each"
+MOST_READ = 2**30  # bytes of weights that are compared whole
 CAUSES = "a learning rate of 0, everything frozen, steps too small for the dtype, or a wrong copy"
 
 
@@ -38,6 +41,8 @@ def found(models: Sequence[Checkpoint], attempts: Sequence[Path]) -> list[Findin
         is_one = all(_are_in(_tensors(other), tensors) for other in group[:-1])
         base = _unchanged_base(last, tensors, attempts)
         how = HOW.format(count=f"{len(tensors):,}")
+        if is_one and len(group) > 1 and _are_equal_files([one.path for one in group]):
+            how = "the files are equal, byte for byte"
         meant = last.name if len(group) == 1 else f"the {len(group)} checkpoints up to {last.name}"
         if base and is_one:
             message = f"{meant}: {base} ({CAUSES}; {how})"
@@ -56,6 +61,20 @@ def found(models: Sequence[Checkpoint], attempts: Sequence[Path]) -> list[Findin
         where = last.path.parent
         warnings.append(findings.warning("CKPT-UNCHANGED", where, message, checkpoints=names))
     return warnings
+
+
+def _are_equal_files(folders: Sequence[Path]) -> bool:
+    """Return whether folders hold equal files of weights; False where these are too large to be
+    read for it."""
+    files_of = [sorted(folder.glob("*.safetensors")) for folder in folders]
+    first = files_of[0]
+    if sum(file.stat().st_size for file in first) > MOST_READ:
+        return False
+    return all(
+        [file.name for file in others] == [file.name for file in first]
+        and all(map(partial(filecmp.cmp, shallow=False), first, others))
+        for others in files_of[1:]
+    )
 
 
 def _tensors(model: Checkpoint) -> dict[str, Tensor]:
