@@ -7,6 +7,7 @@ after must be the end of the sentence or a mark; "Turn left is not possible" is 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from string import ascii_uppercase
@@ -136,24 +137,19 @@ class Labels(Vocabulary):
         self.longest_first = sorted(self.named, key=len, reverse=True)
         self.initials = {text[0] for text in self.named}
         # The first word may end in another way, where that tells no other text.
-        by_stem: dict[tuple[str, str], list[str]] = {}
+        ends = defaultdict(list)
         for text in self.longest_first:
             first = text.partition(" ")[0]
-            by_stem.setdefault((stem(first), text[len(first) :]), []).append(text)
-        self.by_stem: dict[str, list[tuple[str, str]]] = {}
-        for (first, others), texts in by_stem.items():
+            ends[stem(first), text[len(first) :]].append(text)
+        self.by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for (first, others), texts in ends.items():
             if len(texts) == 1:
-                self.by_stem.setdefault(first, []).append((others, self.named[texts[0]]))
+                self.by_stem[first].append((others, self.named[texts[0]]))
         # As much of a text as one of them, an article before it and what may go on behind it take.
         self.reach = len(self.longest_first[0]) + 8 if self.named else 0
 
-    def begin(self, text: str) -> tuple[str, int] | None:
-        found = self.beginning(text)
-        return found if found and BOUNDARY.match(text, found[1]) else None
-
-    def beginning(self, text: str) -> tuple[str, int] | None:
-        """Return what begin() does, whatever follows the last word."""
-        text = text[: self.reach]
+    def inside(self, text: str, at: int) -> tuple[str, int] | None:
+        text = text[at : at + self.reach]
         lowered = text.lower()
         start = len(lowered) - len(without_article(lowered))
         # The second: a letter such as the dotted I of Turkish.
@@ -164,17 +160,13 @@ class Labels(Vocabulary):
             if lowered.startswith(written, start):
                 end = start + len(written)
                 if not _goes_on(lowered, end):
-                    return self.named[written], end
+                    return self.named[written], at + end
         word = _WORD.match(lowered, start)  # "raining" for "rain", "turns left" for "turn left"
         for others, name in self.by_stem.get(stem(word[0]), ()) if word else ():
             end = word.end() + len(others)
             if lowered.startswith(others, word.end()) and not _goes_on(lowered, end):
-                return name, end
+                return name, at + end
         return None
-
-    def inside(self, text: str, at: int) -> tuple[str, int] | None:
-        found = Labels.beginning(self, text[at : at + self.reach])
-        return (found[0], at + found[1]) if found else None
 
 
 def _spaced(text: str) -> str:
@@ -202,18 +194,16 @@ class Options(Labels):
             return self._text_first(text)
         is_marked = found["named"] or found["mark"] or found["end"]
         end = found.end()
-        if found["letter"].islower() and not is_marked and text[end:].strip(" ."):
-            return self._text_first(text)  # "a red cup" begins with an article
         letter = found["letter"].upper()
         if letter == "A" and not is_marked:  # "A red cup" is the text of an option
             as_text = self._text_first(text)
             if as_text:
                 return as_text
         beside = _BESIDE.match(text, end).end()
-        own = self.beginning(text[beside:]) if "\n" not in text[end:beside] else None
+        own = self.inside(text, beside) if "\n" not in text[end:beside] else None
         if own:
             is_more = self.is_continued(letter, text[beside:])
-            return None if is_more else (letter, beside + own[1])
+            return None if is_more else (letter, own[1])
         if (found["end"] and not _CLAIMS.match(text, end)) or BOUNDARY.match(text, end):
             return letter, end
         return self._text_first(text)
@@ -225,7 +215,7 @@ class Options(Labels):
     def is_continued(self, letter: str, behind: str) -> bool:
         """Return whether behind a letter an option's text stands that is another's or goes on:
         beside the letter it has to be its option's and nothing more."""
-        own = self.beginning(behind)
+        own = self.inside(behind, 0)
         return own is not None and not (own[0] == letter and BOUNDARY.match(behind, own[1]))
 
     def _text_first(self, text: str) -> tuple[str, int] | None:

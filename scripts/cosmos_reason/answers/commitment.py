@@ -506,7 +506,7 @@ def _commitments(
     def add(value: str, form: str, start: int, end: int, last: int = len(sentence)) -> None:
         found.append(_committed(value, form, sentence[:last], start, end, vocabulary))
 
-    if opens:
+    if opens or _CONCLUDED.match(sentence):
         for at in dict.fromkeys((0, _LEADS.match(sentence).end())):
             bare = _bare(sentence, at, vocabulary)
             if bare and not (is_review and _ITEM.match(sentence)):
@@ -514,20 +514,11 @@ def _commitments(
                 is_cut = isinstance(vocabulary, Truths) and sentence.startswith(". ", bare[3])
                 add(*bare, bare[3] + 1 if is_cut else len(sentence))
                 break
-    elif concluded := _CONCLUDED.match(sentence):
-        at = concluded.end()
-        bare = _bare(sentence, at, vocabulary)
-        if isinstance(vocabulary, Truths):  # "So no car stops" is no answer
-            value = vocabulary.whole(sentence[at:])
-            bare = (value, "bare", at, len(sentence)) if value else None
-        if bare:
-            add(*bare)
     amid = _CONCLUDED_AMID.search(sentence)
     if amid:
-        start = _LEADS.match(sentence, amid.end() + 1).end()
-        value = vocabulary.whole(_IT_IS.sub("", sentence[start:]))
+        value = _whole_sentence(_IT_IS.sub("", sentence[amid.end() + 1 :]), vocabulary)
         if value:
-            add(value, "bare", start, len(sentence))
+            add(value, "bare", amid.end() + 1, len(sentence))
     for phrase in _phrases_in(sentence):
         if phrase["time"] and isinstance(vocabulary, Numbers) and vocabulary.counts_things:
             continue  # "The time is 3." tells no number of people

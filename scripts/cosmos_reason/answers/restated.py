@@ -78,7 +78,10 @@ def restated(
         return None
     spans = list(sentences(text))
     if isinstance(vocabulary, Truths):
-        facts = [(_truth(text[slice(*span)], question), span) for span in spans]
+        asked = _words(_asked_sentence(question))
+        if not asked or asked[0] not in _FAMILY:
+            return None
+        facts = [(_truth(text[slice(*span)], asked), span) for span in spans]
         told = [fact for fact in (facts[0], facts[-1]) if fact[0]]
         return told[0] if told and len({truth for truth, _ in facts if truth}) == 1 else None
     named = [word for word in asked if word not in _ASKING]
@@ -109,13 +112,12 @@ def restated(
     return None
 
 
-def _truth(sentence: str, question: str) -> str | None:
+def _truth(sentence: str, asked: list[str]) -> str | None:
     """Return yes for a sentence of all words of a yes/no question, in its order and with its verb
     behind the subject; no for one that has "not" behind that verb, or a "no", besides."""
-    asked, said = _words(_asked_sentence(question)), _words(sentence)
-    if "?" in sentence or _LEFT_OPEN.search(sentence):
+    if len(sentence) > LONGEST or "?" in sentence or _LEFT_OPEN.search(sentence):
         return None
-    family = _FAMILY.get(asked[0], []) if asked else []
+    said, family = _words(sentence), _FAMILY[asked[0]]
     verb = next((at for at, word in enumerate(said) if word in family and at), None)
     if verb is not None:
         is_denied = said[verb + 1 : verb + 2] == ["not"]
