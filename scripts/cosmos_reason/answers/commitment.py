@@ -199,11 +199,12 @@ _CONDITION = re.compile(
 )
 _REPORT = re.compile(
     _any(
-        """say says said claims claimed told tells ask asks asked think thinks thought argue argues
-        argued suggest suggests suggested believe believes state states stated wrote writes insist
-        insists insisted rumor rumour allegedly supposedly"""
+        """say says said they_claim claims claimed told tells ask asks asked think thinks thought
+        argue argues argued suggest suggests suggested believe believes state states stated
+        wrote writes insist insists insisted rumor rumour allegedly supposedly"""
     )
     + r"|\baccording to (?!(?:the|this) (?:video|clip|image|frame|footage|scene|picture))"
+    r"(?:\w+ ){0,2}\w+"
     r"|有人(?:说|认为)|他说",
     re.I,
 )
@@ -233,25 +234,28 @@ _DENIED_AFTER = re.compile(
     rf"{_ITS_OWN}(?:(?:is|was|are) )?(?-i:the |a )?(?:wrong|incorrect|false|impossible|unlikely"
     r"|excluded|eliminated|ruled out|not (?:possible|correct|right|true|likely|the answer|the)"
     r"|no(?=\W*(?:$|[,.;\n])))\b(?!-\w)|[\s\W]*[✗✘❌×✖]"
+    rf"|{_ITS_OWN}(?:can be (?:excluded|ruled out)|can(?:not|['’]t) be (?:right|correct|true))\b"
     rf"|{_ITS_OWN}(?:is|was|are)?(?:n['’]t| not) (?:the |a )?(?:correct|right|true|possible|answer"
     r"|likely)\b|[\s\W]*(?:不对|不正确|错)",
     re.I,
 )
 # "B is wrong", "B wrong." speak of B; "A wrong turn" and "No incorrect part" of something else.
-_IS_DENIED = re.compile(r"\b(?:(?:is|was|are)(?:n['’]t)?|ruled out)\b|[✗✘❌×✖对确错]\Z", re.I)
+_IS_DENIED = re.compile(r"\b(?:(?:is|was|are)(?:n['’]t)?|ruled out|be)\b|[✗✘❌×✖对确错]\Z", re.I)
 _ENDS = re.compile(_SAID)
 # Before what is enclosed, which may stand beside a statement of anything, such a word reaches it
 # only over words like these: "I do not think that it is", "maybe the answer is".
 _BETWEEN = (
-    r"(?:be|is|was|it|it['’]s|that|this|to|the|an|(?-i:a)|think|believe|say|choose|pick|select"
+    r"(?:be|is|was|would|it|it['’]s|that|this|to|the|an|(?-i:a)|think|believe|say|choose|pick|select"
     r"|go with|(?:(?:correct|right|final|best) )?(?:answer|option|choice|letter)"
     r"|(?:true|correct|right|clear|certain|the case)(?= (?:that|to)\b)"
-    r"|well|also|just|even|not|but|so|him|her|them|\w+ly)(?![\w'’])"
+    r"|well|also|just|even|not|but|so|me|us|him|her|them|\w+ly)(?![\w'’])"
 )
 # A mark ends what "not" denies: "It is not: <answer>no</answer>".
 _NOT_ENCLOSED = re.compile(
-    r"(?:\b(?:not|never|cannot|doubt|deny|denies|denied|(?:false|wrong|incorrect|untrue|a lie)"
-    rf" (?:that|to say))|n['’]t)(?: {_BETWEEN}){{0,9}}[ (\[{{]*\Z"
+    r"(?:\b(?:not|never|cannot|doubt|deny|denies|denied|reject|exclude|rule out|hardly|unlikely"
+    r"|no longer|(?:any|every)thing (?:but|except)|instead of|rather than|opposite of|far from"
+    r"|(?:false|wrong|incorrect|untrue|a lie) (?:that|to say|answer|option|choice))|n['’]t)"
+    rf"(?: {_BETWEEN}){{0,9}}[ (\[{{]*\Z"
     r"|\b(?:answer|option|choice) (?:is|was)(?: not|n['’]t)\W*\Z"
     r"|\A\W*(?:(?:(?:it|this|that)(?:['’]s| is) )?(?:wrong|incorrect|false|untrue"
     r"|not (?:true|correct|right))|(?:it|this|that) isn['’]t (?:true|correct|right))\W*\Z",
@@ -407,6 +411,8 @@ def _is_governed(before: str, after: str) -> bool:
     behind = "" if _NEXT_SENTENCE.match(after) else after
     if _IT_IS_X.search(before) and _THAT_ONE.match(behind):
         return True
+    if _OPENING.search(_BECAUSE.split(behind, maxsplit=1)[0]):
+        return True
     return _QUESTION.match(after.rstrip()[-1:]) is not None or _is_void(behind, 0, 0, leads=True)
 
 
@@ -451,6 +457,7 @@ def _whole_sentence(sentence: str, vocabulary: Vocabulary) -> str | None:
     return vocabulary.whole(sentence) or vocabulary.whole(rest)
 
 
+@lru_cache(maxsize=1 << 12)  # asked again with its question where it is unread
 def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
     """Read a text without markup and enclosures, sentence by sentence."""
     spans = list(sentences(text))

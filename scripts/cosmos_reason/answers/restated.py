@@ -115,7 +115,11 @@ def restated(
 def _truth(sentence: str, asked: list[str]) -> str | None:
     """Return yes for a sentence of all words of a yes/no question, in its order and with its verb
     behind the subject; no for one that has "not" behind that verb, or a "no", besides."""
-    if len(sentence) > LONGEST or "?" in sentence or _LEFT_OPEN.search(sentence):
+    lowered = sentence.lower()
+    # What a word is compared by begins it, so that this tells most sentences at once.
+    if len(sentence) > LONGEST or not all(word in lowered for word in asked[1:]):
+        return None
+    if "?" in sentence or _LEFT_OPEN.search(sentence):
         return None
     said, family = _words(sentence), _FAMILY[asked[0]]
     verb = next((at for at, word in enumerate(said) if word in family and at), None)
