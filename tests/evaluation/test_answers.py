@@ -132,6 +132,8 @@ PEOPLE = "How many people are there?"
         (WRONG_WAY, "no", "I do not see a forklift \\boxed{no}"),
         (WRONG_WAY, "no", 'The worker is not wearing a helmet {"answer": "no"}'),
         (WRONG_WAY, "no", "It does not: <answer>no</answer>"),
+        (WRONG_WAY, "no", "False. <answer>no</answer>"),
+        (WRONG_WAY, "no", "False: <answer>no</answer>"),
         (WRONG_WAY, "no", "The technique is not correct <answer>no</answer>"),
         (WRONG_WAY, "no", "The car does not stop so the answer is <answer>no</answer>"),
         (WRONG_WAY, "no", "The worker might fall, so the answer is <answer>no</answer>"),

@@ -257,8 +257,8 @@ _NOT_ENCLOSED = re.compile(
     r"|(?:false|wrong|incorrect|untrue|a lie) (?:that|to say|answer|option|choice))|n['’]t)"
     rf"(?: {_BETWEEN}){{0,9}}[ (\[{{]*\Z"
     r"|\b(?:answer|option|choice) (?:is|was)(?: not|n['’]t)\W*\Z"
-    r"|\A\W*(?:(?:(?:it|this|that)(?:['’]s| is) )?(?:wrong|incorrect|false|untrue"
-    r"|not (?:true|correct|right))|(?:it|this|that) isn['’]t (?:true|correct|right))\W*\Z",
+    r"|\A\W*(?:(?:(?:it|this|that)(?:['’]s| is) )?(?:wrong|incorrect|not (?:true|correct|right))"
+    r"|(?:it|this|that) isn['’]t (?:true|correct|right))\W*\Z",
     re.I,
 )
 _OPEN_ENCLOSED = re.compile(rf"(?:{_OPENING.pattern})(?:\W+{_BETWEEN}){{0,9}}\W*\Z", re.I)
