@@ -367,6 +367,27 @@ def test_a_window_makes_all_parts_as_long(source, events):
     assert {one["id"] for one in report["findings"]} >= {"BUILD-SPAN-OUTSIDE"}
 
 
+def test_a_window_takes_what_is_around_a_moment(source, events):
+    """One column of times; moments without its event need to know how long that is seen."""
+    lines = ["video,at,what", "a.mp4,2,run", "a.mp4,6,fall", "b.mp4,0.2,run"]
+    flags = ("--column", "start=at", "--column", "end=at", "--column", "answer=what")
+    flags += ("--question", "What happens?")
+    report, _ = build(source, lines, *flags, expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-SPAN"]
+    assert "--window" in found["message"] and found["data"]["rows"] == [2, 3, 4]
+    report, splits = build(source, lines, *flags, "--window", "1")
+    assert [one.id for one in splits["train"]] == ["a_1.5-2.5", "a_5-6", "b_0-1"]
+    assert "BUILD-SPAN" not in ids(report)
+    behind = [*lines, "a.mp4,9,run"]
+    report, _ = build(source, behind, *flags, "--window", "1", out="behind", expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-SPAN-OUTSIDE"]
+    assert found["data"]["rows"] == [5]
+    absent = (*flags[:-1], "Does this happen: {what}?", "--also-ask-absent", "1")
+    report, _ = build(source, lines, *absent, "--window", "1", out="absent", expect=2)
+    (found,) = [one for one in report["findings"] if one["severity"] == "error"]
+    assert found["id"] == "BUILD-SPAN" and "3 rows that name a moment" in found["message"]
+
+
 def test_clips_in_an_archive_are_not_passed_over(source, events):
     with tarfile.open(source / "videos.tar.gz", "w:gz") as archive:
         for name in ("a.mp4", "b.mp4"):

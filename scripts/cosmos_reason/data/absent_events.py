@@ -98,6 +98,7 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             "as pictures, expected clips as files beside the table: unpack or download them"
         )
         raise f.bad_input("USAGE", FLAG, message)
+    brief = []  # rows of events that last no time
     first: dict[Path, int] = {}  # clip -> its first row
     lengths: dict[Path, Fraction] = {}  # in seconds, of the clips that open
     frame: dict[Path, Fraction] = {}  # the seconds of one: what is cut has whole ones
@@ -122,9 +123,17 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             begin, stop = (parts.seconds(edge) / per_second[medium] for edge in edges)
         except (ValueError, KeyError):  # told where the parts are cut
             continue
+        if begin == stop:
+            brief.append(row)
         text = cell_text(row.values.get(event.name))
         written.setdefault(alike(text), text)
         spans[alike(text)].append((medium, begin, stop))
+    if brief:
+        message = (
+            f"got {len(brief)} rows that name a moment, whose event is seen nobody knows how "
+            "long, expected where each begins and ends"
+        )
+        raise f.bad_input("BUILD-SPAN", brief[0].where, message)
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
     made: list[Row] = []
     few = []  # (event, its moments, the clips of rows without room for one)

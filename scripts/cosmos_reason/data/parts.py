@@ -189,7 +189,7 @@ def _part(
 ) -> Medium | None:
     """Return the part of a clip that a row is about; None where what is told says why not."""
     try:
-        span = read_span(start, end, unit)
+        span = read_span(start, end, unit, may_be_moment=bool(window))
     except ValueError as problem:
         told[UNREAD].append((row, str(problem)))
         return None
@@ -219,7 +219,7 @@ def _part(
                 message = f"got {medium.name}, which is {float(length):.4g} s long"
                 told[OUTSIDE].append((row, f"{message}, expected {window:g} s or more (--window)"))
                 return None
-            if (seconds_named := float(times[1] - times[0])) < window - ROUNDING:
+            if 0 < (seconds_named := float(times[1] - times[0])) < window - ROUNDING:
                 message = f"got {seconds_named:.3g} s for parts of {window:g} s"
                 told[SHORT].append((row, f"{message}: what is around it is shown too"))
             times = around(times, window, length)
@@ -256,8 +256,9 @@ def around(
     return begin, begin + wide
 
 
-def read_span(start: object, end: object, unit: str) -> Span:
-    """Raises ValueError for times that cannot be read, or that are none."""
+def read_span(start: object, end: object, unit: str, may_be_moment: bool = False) -> Span:
+    """Raises ValueError for times that cannot be read, or that are none; a moment ends as it
+    begins."""
     try:
         if unit == "":
             span = Span(seconds(start), seconds(end))
@@ -269,8 +270,11 @@ def read_span(start: object, end: object, unit: str) -> Span:
                 raise ValueError
     except ValueError:
         raise ValueError(f"got {start!r} and {end!r}, expected {UNITS[unit]}") from None
-    if not 0 <= span.begin < span.end:
+    is_part = span.begin < span.end or (may_be_moment and span.begin == span.end)
+    if not (span.begin >= 0 and is_part):
         message = f"got a part from {start} to {end}, expected one that ends after it begins"
+        if span.begin == span.end:
+            message += " (--window SECONDS takes what is around a moment)"
         raise ValueError(message)
     return span
 
@@ -294,7 +298,7 @@ def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str
     if span.counts == "frames":
         _, shown = media_files.probe_video(clip)
         begin, end = (shown.at(min(int(edge), 2 * frames)) for edge in (begin, end))
-    elif 2 * (end - begin) * frames < length:
+    elif begin < end and 2 * (end - begin) * frames < length:
         message = (
             f"got {float(begin):.6g} to {float(end):.6g} s of {clip.name}, less than half a frame "
             f"of {float(length / frames):.3g} s, expected seconds (spreadsheets write times as "
