@@ -8,6 +8,7 @@ import unicodedata
 
 import pytest
 from clip_files import write_clip
+from PIL import Image
 from support import run_script
 
 from cosmos_reason.data import annotations
@@ -436,6 +437,22 @@ def test_names_in_other_letters_are_taken_and_told_where_one_file_fits(source, f
     findings, answers, _ = build(source, ["video,answer", f"{name},yes"], *ASKED)
     assert answers == ["yes"]
     assert findings["BUILD-MEDIA-RENAMED"]["data"]["files"] == {name: file}
+
+
+def test_a_thumbnail_does_not_stand_for_its_clip(source):
+    """Of clips that could not be had a picture of their name was trained, in silence."""
+    for name in ("0", "late"):
+        Image.new("RGB", (64, 48), "red").save(source / f"{name}.jpg")
+    lines = ["video,answer", "0,yes", "1,no", "late,no"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    assert findings["BUILD-MEDIA-MISSING"]["data"]["record_ids"] == ["late"] and not answers
+    findings, answers, _ = build(source, lines, *ASKED, "--skip-missing")
+    assert answers == ["yes", "no"] and "late.jpg" in findings["BUILD-MEDIA-AMBIGUOUS"]["message"]
+    lines = ["video,answer", "0.jpg,yes", "1,no", "late.jpg,no"]
+    assert build(source, lines, *ASKED)[1] == ["yes", "no", "no"], "pictures that are named whole"
+    for clip in source.glob("*.mp4"):
+        clip.unlink()
+    assert build(source, ["file,answer", "0,yes", "late,no"], *ASKED)[1] == ["yes", "no"]
 
 
 def test_absolute_names_of_another_machine_say_where_they_are_looked_for(source):

@@ -184,6 +184,8 @@ def find(
     if not closest:
         near = _near(files, folder, name, places[-1])
         kept = [one for one in near if may_be_folder or not isinstance(one[1], tuple)]
+        if may_be_folder:  # a clip's name: pictures of that name are its thumbnails
+            kept = [one for one in kept if one[0].lower().endswith(media.VIDEO_SUFFIXES)] or kept
         closest = _closest(name, places, kept)
     if closest:
         path, medium = closest

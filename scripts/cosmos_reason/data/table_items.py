@@ -47,7 +47,7 @@ from cosmos_reason.data.turns import (
     is_void,
     untagged,
 )
-from cosmos_reason.media.files import IMAGE_SUFFIXES, names_medium
+from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, names_medium
 
 TEXT_ROLES = ("id", "question", "answer", "reasoning", "annotator")
 PLACE = re.compile(r"\{([^{}\"':,\n]+)\}")  # {column} of a template; JSON is none
@@ -459,7 +459,8 @@ def _media(table: Table, files: Folder, problems: list[f.Finding]) -> list[list[
         if one.role not in roles.MEDIA:
             continue
         media: list[Named] = []
-        for row in table.rows:
+        has_clips, stills = False, {}  # what names without a suffix were found to be
+        for number, row in enumerate(table.rows):
             kind = "image" if one.role == "image" else "video"
             medium = UNNAMED if one.name else None
             value = row.values.get(one.name)
@@ -494,6 +495,19 @@ def _media(table: Table, files: Folder, problems: list[f.Finding]) -> list[list[
                 kind = "video"
             is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
             media.append(("image" if is_image else kind, medium))
+            if kind == "video" and isinstance(value, str) and not names_medium(value):
+                has_clips |= getattr(medium, "suffix", "").lower() in VIDEO_SUFFIXES
+                if is_image and isinstance(medium, Path):
+                    stills[number] = medium, value
+        if has_clips and stills:  # thumbnails, then, of clips that are missing
+            told = []
+            for number, (still, name) in stills.items():
+                row = table.rows[number]
+                message = f"passed over the picture {still.name}, as {one.name} names clips: write "
+                message += "its whole name where a picture is meant"
+                told.append((row, message if not told else still.name))
+                media[number] = "video", files.path(posixpath.join(row.folder, name))
+            problems.append(by_row("BUILD-MEDIA-AMBIGUOUS", f.WARNING, told))
         shown.append(media)
     if files.transcode:
         made = source_files.transcoded(files, known.values(), problems)
