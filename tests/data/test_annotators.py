@@ -68,6 +68,15 @@ def test_annotators_that_say_two_things_or_have_no_name(source, row, flags, id):
     assert id in ids(report)
 
 
+def test_annotators_who_answered_nothing_together_are_told(source):
+    """As of parts that each of them marked at times of their own: nobody compares these."""
+    report, _ = build(source, ["video,who,answer", "0.mp4,ann,yes", "1.mp4,bob,no"], *WHO)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-AGREEMENT"]
+    assert "none are compared" in found["message"]
+    report, _ = build(source, ["video,who,answer", "0.mp4,ann,yes", "1.mp4,Ann,no"], *WHO, out="x")
+    assert "BUILD-AGREEMENT" not in ids(report)
+
+
 def test_a_column_that_may_be_of_annotators_is_named(source):
     table = ["video,annotator,answer", "0.mp4,ann,yes", "1.mp4,ann,no"]
     report, _ = build(source, table, *ASKED)
