@@ -193,13 +193,13 @@ def test_splits_are_known_however_they_are_spelt(names, called):
             assert split_names.NAMES[word] == called, f"the table {name}.csv is {word!r}"
 
 
-@pytest.mark.parametrize("kind", ["questions", "conversations", "labels"])
+@pytest.mark.parametrize("kind", ["questions", "conversations", "labels", "clips"])
 def test_lists_called_like_splits_are_splits(tmp_path, clip, kind):
     """Questions below "train" and "test" were all trained on."""
     clips(tmp_path / "src", clip, ["a", "b", "x"])
 
     def made(name):
-        if kind == "labels":
+        if kind in ("labels", "clips"):
             return {"video": f"{name}.mp4", "label": name}
         if kind == "questions":
             return {"video": f"{name}.mp4", "question": "Which?", "answer": name}
@@ -207,14 +207,22 @@ def test_lists_called_like_splits_are_splits(tmp_path, clip, kind):
         return {"id": name, "video": f"{name}.mp4", "conversations": turns}
 
     document = {"version": "1", "train": [made("a"), made("b")], "test": [made("x")]}
+    if kind == "clips":
+        document = {"train": {"a.mp4": made("a"), "b.mp4": made("b")}, "test": {"x.mp4": made("x")}}
     source = tmp_path / "src" / "all.json"
     source.write_text(json.dumps(document))
-    asked = ("--question", "Which?") if kind == "labels" else ()
+    asked = ("--question", "Which?") if kind in ("labels", "clips") else ()
     build(source, *asked)
     assert answers(tmp_path / "out" / "train") == ["a", "b"]
     assert answers(tmp_path / "out" / "eval") == ["x"]
     told = run_script("check_dataset.py", source, "--json")
     assert "DATA-NOT-BUILT" in told.stdout and "splits in lists" in told.stdout
+    if kind == "questions":  # of a list beside them nobody knows the split
+        source.write_text(
+            json.dumps({"train": [made("a")], "more": [made("b")], "test": [made("x")]})
+        )
+        found = build(source, out="more", expect=2)["findings"]
+        assert "BUILD-SPLIT-NAME" in [one["id"] for one in found]
 
 
 @pytest.mark.parametrize("suffix", ["zip", "tar.gz"])

@@ -24,7 +24,7 @@ def rows(records: list) -> list:
     of_splits = _of_splits(records[0]) if len(records) == 1 else {}
     if of_splits:
         return [
-            {"split": name, **row} if isinstance(row, dict) else row
+            {"split": name, **row} if split_names.exact(name) else row
             for name, listed in of_splits.items()
             for row in rows(listed)
         ]
@@ -43,10 +43,15 @@ def told(record: dict) -> str:
 
 
 def _of_splits(record: object) -> dict[str, list]:
-    """Return the lists of an object all of whose lists are called like splits; {} of any other."""
-    named = record.items() if isinstance(record, dict) else ()
-    lists = {name: value for name, value in named if isinstance(value, list) and value}
-    return lists if all(map(split_names.exact, lists)) else {}
+    """Return the lists of objects of a document, one or more of which are called like splits, whose
+    objects may be clips by their names, too; {} of any other."""
+    lists = {}
+    for name, value in record.items() if isinstance(record, dict) else ():
+        if isinstance(value, dict) and split_names.exact(name):
+            value = [value]
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            lists[name] = value
+    return lists if any(map(split_names.exact, lists)) else {}
 
 
 def _of_published_set(record: object) -> list[dict]:
