@@ -409,6 +409,15 @@ def test_an_answer_that_is_alone_in_a_list_is_that_answer(source):
         assert answers == [said] * 2
 
 
+@pytest.mark.parametrize("name", ["0.srt", "labels.txt", "broken.json"])
+def test_a_text_that_is_no_table_says_what_is_one(source, name):
+    text = "0.mp4  fall  1  3\n"  # as UCF-Crime and ELAN have it
+    findings, _, _ = build(source, text, *ASKED, name=name)
+    (found,) = findings.values()
+    assert found["id"] == ("DATA-JSON" if name.endswith("json") else "BUILD-TABLE")
+    assert ".csv" in found["message"] or name.endswith("json")
+
+
 def test_questions_of_clips_by_name_are_asked(source):
     (source / "labels.csv").unlink(missing_ok=True)
     rows = {"0.mp4": {"question": "Open?", "answer": "yes"}, "1.mp4": {"q": "Shut?", "a": "no"}}

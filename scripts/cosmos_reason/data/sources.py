@@ -49,6 +49,7 @@ from cosmos_reason.media.files import names_medium
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")  # folders of DAFT's metropolis format, which its own tool converts
 ANNOTATIONS = "annotations"
+JSON = (".json", ".jsonl")
 USED_BY_ROWS = ("columns", "question", "asks", "absent", "window", "label_fps", "adjudicate")
 USED_BY_ROWS += ("values", "fields")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
@@ -115,7 +116,17 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
             from cosmos_reason.data.annotation_items import is_record
             from cosmos_reason.data.json_stream import JsonRecords
 
-            kind = "llava" if is_record(next(iter(JsonRecords(path)), None)) else "csv"
+            try:
+                first = next(iter(JsonRecords(path)), None)
+            except f.Failure:
+                if path.suffix.lower() in JSON:
+                    raise
+                message = (
+                    f"got a file {path.suffix} that is no JSON, expected a table: .csv or .tsv "
+                    "with a row of names above the others, .xlsx, JSON, parquet"
+                )
+                raise f.bad_input("BUILD-TABLE", path, message) from None
+            kind = "llava" if is_record(first) else "csv"
     if kind in ("qa", "daft", "llava"):
         from cosmos_reason.data.annotations import locate
 
