@@ -115,6 +115,12 @@ def test_clips_that_are_not_known_yet_have_no_contradicting_answers(source):
     assert "BUILD-COLUMN" in findings and "BUILD-SPAN" not in findings
 
 
+def test_a_count_is_no_time_and_no_group(source):
+    lines = ["video,frame_count,vehicle_count,answer", "0.mp4,8,1,yes", "0.mp4,8,1,no"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    assert answers == ["yes", "no"] and not findings["BUILD-COLUMN-UNUSED"]["data"]["meanings"]
+
+
 def test_a_role_is_given_once(source):
     roles = ("--column", "answer=a", "--column", "answer=b")
     findings, answers, _ = build(source, ["video,a,b", "0.mp4,yes,no"], *roles, *ASKED)

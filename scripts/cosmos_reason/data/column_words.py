@@ -33,6 +33,7 @@ MEANINGS = {
     "a weight": {"weight", "weights"},
     "an annotator": {"annotator", "annotators", "labeler", "labeller", "rater", "coder"},
 }
+COUNTS = {"count", "counts", "total"}
 DECLARED_BY = {"a split": "split", "a group": "group", "an annotator": "annotator"}
 
 
@@ -44,6 +45,8 @@ def words_of(name: str) -> set[str]:
 def meaning(name: str) -> str:
     """Return what a column may mean by the words of its name; "" for nothing of MEANINGS."""
     words = words_of(name)
+    if words & COUNTS:  # of frames, of vehicles
+        return ""
     if name.lower() in BEGIN_NAMES | END_NAMES:
         return TIME
     return next((meant for meant, known in MEANINGS.items() if words & known), "")
