@@ -394,6 +394,18 @@ def test_numbers_among_letters_are_numbers_too(source):
     assert "BUILD-OPTIONS" in build(source, lines)[0]
 
 
+@pytest.mark.parametrize("mark, name", [("\t", "labels.tsv"), (",", "labels.csv")])
+def test_a_row_behind_an_unclosed_quotation_mark_is_not_lost(source, mark, name):
+    """Until the next one all was one cell, rows and all: the answer, and the end of other rows."""
+    (source / "labels.csv").unlink(missing_ok=True)
+    lines = ["video,answer", '0.mp4,"open', '1.mp4,shut"', "2.mp4,shut"]
+    text = "\n".join(lines).replace(",", mark)
+    findings, answers, _ = build(source, text, *ASKED, name=name)
+    assert "'1.mp4' inside a cell of row 2" in findings["BUILD-TABLE"]["message"] and not answers
+    text = text.replace("1.mp4", "as in 1.mp4\nor so")  # a text of several lines stays one
+    assert build(source, text, *ASKED, name=name)[1][-1] == "shut"
+
+
 def test_a_record_in_the_place_of_the_header_is_not_lost(source):
     findings, answers, _ = build(source, ["0.mp4,yes", "1.mp4,no"], *ASKED)
     assert "BUILD-TABLE" in findings and not answers and not findings["BUILD-TABLE"].get("fix")

@@ -21,7 +21,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.data import label_tools
 from cosmos_reason.data.source_files import Folder, Held
 from cosmos_reason.data.turns import DateCell
-from cosmos_reason.media.files import names_medium
+from cosmos_reason.media.files import MEDIA_SUFFIXES, names_medium
 
 if TYPE_CHECKING:
     from cosmos_reason.data.json_stream import JsonRecords
@@ -33,6 +33,10 @@ FLAT = (*DELIMITED, WORKBOOK)  # a line is a row, and no cell holds others
 OTHER_SPREADSHEETS = (".xls", ".ods")
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COLUMNAR = (".parquet", ".arrow")
+# A row in a cell of the one before, whose quotation mark nobody closed.
+SWALLOWED = re.compile(
+    rf"\n([^\n{SEPARATORS}]+(?:{'|'.join(map(re.escape, MEDIA_SUFFIXES))}))[{SEPARATORS}]", re.I
+)
 PERCENT = re.compile(r"0+(\.0+)? ?%")  # formats of numbers: 0%, 0.0%
 ZEROS = re.compile("00+")  # 0007
 SCANNED, LONGEST_FORMULA = 1 << 20, 1 << 14  # bytes
@@ -161,6 +165,10 @@ def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int,
     for number, cells in numbered:
         if any(cells[len(names) :]):
             raise ValueError(f"more cells than the header has in row {number}")
+        if "\n" in (whole := "".join(cells)) and (row := SWALLOWED.search(whole)):
+            raise ValueError(
+                f"{row[1]!r} inside a cell of row {number}, an unclosed quotation mark"
+            )
         is_blank = not any(map(str.strip, cells))
         values = [*cells, *[None] * (len(names) - len(cells))][: len(names)]
         yield number, {} if is_blank else dict(zip(names, values, strict=True))
