@@ -18,13 +18,12 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.data import clip_files, survey
 from cosmos_reason.data.located import place
 from cosmos_reason.data.samples import Media
+from cosmos_reason.data.split_names import CUTS, NEAR
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import s3
 
-CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of what a clip is
-NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
 WHOLE = (0.0, math.inf)  # seconds of a clip that nobody cut
 NO_MEDIA = -1  # stands for the clip of a record that shows none
 QUESTION, CLIP, NEARBY = "DATA-LEAK-QUESTION", "DATA-LEAK-CLIP", "DATA-LEAK-NEAR"

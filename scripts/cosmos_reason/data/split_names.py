@@ -6,6 +6,9 @@ import functools
 import posixpath
 import re
 
+# What comparing the sides of a split needs of building them, which either would read all of else.
+CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of what a clip is
+NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
 TRAIN, EVAL, TEST = "train", "eval", "test"
 # what a split is called -> the folder that it becomes
 NAMES = dict.fromkeys(("train", "training"), TRAIN)

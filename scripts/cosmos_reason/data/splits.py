@@ -15,7 +15,6 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.items import Item, Row
-from cosmos_reason.data.overlap import NEAR
 from cosmos_reason.data.roles import cell_text
 from cosmos_reason.data.source_files import Folder, Frames, Held
 from cosmos_reason.data.split_names import (
@@ -23,6 +22,7 @@ from cosmos_reason.data.split_names import (
     EVAL,
     HELD_OUT,
     NAMES,
+    NEAR,
     TEST,
     TRAIN,
     exact,

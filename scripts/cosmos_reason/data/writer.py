@@ -27,9 +27,9 @@ from cosmos_reason.base.files import (
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.formats import COSMOS_REASON, DAFT
 from cosmos_reason.data.items import Item
-from cosmos_reason.data.overlap import CUTS
 from cosmos_reason.data.roles import FILE
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium
+from cosmos_reason.data.split_names import CUTS
 from cosmos_reason.data.splits import Plan
 from cosmos_reason.data.turns import thought_apart
 from cosmos_reason.media.files import content, conversion, frame_rate
