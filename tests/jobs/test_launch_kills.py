@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launch_site import Site, ended, marked, running, write_state
+from launch_site import Site, ended, marked, running, write_annotations, write_state
 from support import ROOT
 
 from cosmos_reason.base.findings import Failure
@@ -218,6 +218,24 @@ def test_retry_is_a_new_job_that_resumes_from_the_newest_complete_checkpoint(sit
     assert written["train"]["resume"] == str(policy.parents[1] / "step_2" / "policy")
     assert again.outputs == first.outputs
     ended(site.jobs / again.job_id)
+
+
+def test_a_retry_that_goes_on_tells_what_it_reads_otherwise(site):
+    folder = site.submit(steps=2)
+    ended(folder)
+    again, found = launch.submit(launch.next_attempt(folder, site.jobs))
+    told = {ended(site.jobs / again.job_id).job_id, *(one.id for one in found)}
+    assert "JOB-INPUT-CHANGED" not in told
+    write_annotations(site.root / "a.json", 12)  # begun anew, a run reads nothing but these
+    again, found = launch.submit(launch.next_attempt(folder, site.jobs))
+    told = {ended(site.jobs / again.job_id).job_id, *(one.id for one in found)}
+    assert "JOB-INPUT-CHANGED" not in told
+    write_state(folder / "results" / "20260101000000" / "checkpoints" / "step_1" / "policy", 1, 3)
+    (site.root / "model" / "generation_config.json").write_text("{}")
+    again, found = launch.submit(launch.next_attempt(folder, site.jobs))
+    ended(site.jobs / again.job_id)
+    told = {one.where for one in found if one.id == "JOB-INPUT-CHANGED"}
+    assert told == {str(site.root / "a.json"), str(site.root / "model")}
 
 
 def test_a_canceled_job_goes_on_and_a_failed_one_that_had_finished_does_not(site):

@@ -18,6 +18,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import WAYS_OUT
 from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.options import Launch
+from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import model_names
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import placeholders
@@ -257,6 +258,25 @@ def fingerprint(path: Path) -> str:
         listing.append((entry.name, size))
     listing.sort()
     return f"listing:{hashlib.sha256(json.dumps(listing).encode()).hexdigest()}"
+
+
+def changed(launch: Launch) -> list[Finding]:
+    """Return a warning for each input that a training which goes on reads as another than the job
+    that it goes on from: its annotations, whose contents are compared, and its model."""
+    if not launch.retry_of or not document.get(launch.spec, "train.resume"):
+        return []
+    earlier = Job.load_unchecked(launch.spec_path.parent)
+    known = {entry["role"]: entry["fingerprint"] for entry in earlier.inputs}
+    found = []
+    for entry in launch.inputs:
+        role, now = entry["role"], entry["fingerprint"]
+        before = known.get(role)
+        is_content = is_model(launch, role) or str(now).startswith("sha256:")
+        if before and now and before != now and is_content:
+            message = f"it changed since {earlier.job_id} read it, and this job goes on from there: "
+            message += "what was trained until then was trained on what was there before"
+            found.append(findings.warning("JOB-INPUT-CHANGED", entry["path"], message))
+    return found
 
 
 def going_on(launch: Launch) -> tuple[Launch, list[Finding]]:

@@ -538,6 +538,7 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
 
     # What is fetched or unpacked lies elsewhere from now on, and the command has to name it there.
     launch = fetching.staged(launch)
+    found += inputs.changed(launch)
     spec = _spec_of_engine(launch)
     return platform.prepare(replace(described, inputs=launch.inputs), spec, told), spec, found
 
