@@ -13,7 +13,7 @@ from training import metrics, run, same, weights
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.engine import packing
-from cosmos_reason.engine.train import full_gpu
+from cosmos_reason.engine.train import full_gpu, stopping
 from cosmos_reason.engine.train import run as train
 from cosmos_reason.engine.train.full_gpu import Memory
 from cosmos_reason.estimate import gpu_memory
@@ -47,7 +47,7 @@ def train_and_signal(spec, after, name):
     return 0
 
 
-@pytest.mark.parametrize("name, workers", [("SIGTERM", 2), ("SIGUSR1", 0)])
+@pytest.mark.parametrize("name, workers", [("SIGTERM", 2), ("SIGUSR1", 0), ("SIGINT", 2)])
 def test_a_signal_lets_the_step_end_and_a_resume_reaches_the_same_weights(
     train_spec, tmp_path, in_one_thread, name, workers
 ):
@@ -110,6 +110,17 @@ def test_what_a_signal_let_save_goes_with_the_next_save_of_an_epoch(train_spec, 
     kept = {path.name for path in (tmp_path / "out" / "run" / "safetensors").iterdir()}
     assert "epoch_2" in kept
     assert not (tmp_path / "out" / "run" / "checkpoints" / "step_7").exists()
+
+
+def test_a_second_interrupt_ends_at_once_and_a_repeated_one_does_not(monkeypatch, capfd):
+    now = iter([10.0, 10.2, 12.0])
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: next(now))
+    with stopping.Stop() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked_by == "SIGINT" and capfd.readouterr().err.count("Ctrl-C again") == 1
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 # -- numbers that are none -----------------------------------------------------------------------

@@ -273,7 +273,7 @@ def changed(launch: Launch) -> list[Finding]:
         before = known.get(role)
         is_content = is_model(launch, role) or str(now).startswith("sha256:")
         if before and now and before != now and is_content:
-            message = f"it changed since {earlier.job_id} read it, and this job goes on from there: "
+            message = f"it changed since {earlier.job_id} read it, and this goes on from there: "
             message += "what was trained until then was trained on what was there before"
             found.append(findings.warning("JOB-INPUT-CHANGED", entry["path"], message))
     return found

@@ -1,11 +1,14 @@
 """A training that ends before its last step: asked to by SIGTERM (a canceled job, a machine that is
-taken away) or SIGUSR1 (a scheduler's warning), for which the step at work ends first, or with
-numbers that are none."""
+taken away), SIGUSR1 (a scheduler's warning) or SIGINT (Ctrl-C), for which the step at work ends
+first, or with numbers that are none."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, outside
@@ -14,7 +17,8 @@ from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.engine.train.ranks import ALONE, Ranks
 from cosmos_reason.spec.keys import RATE
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SAME_KEY = 1.0  # seconds in which torchrun passes on a Ctrl-C that the terminal has sent, too
 
 
 class Stopped(Exception):
@@ -23,11 +27,12 @@ class Stopped(Exception):
 
 class Stop:
     """While it is open, the signals are noted. `asked_by` names the first that came to this
-    process, after a check to any."""
+    process, after a check to any. A second Ctrl-C is a KeyboardInterrupt."""
 
     def __init__(self, ranks: Ranks = ALONE):
         self.ranks = ranks
         self.asked_by = ""
+        self.interrupted = 0.0  # when Ctrl-C came first
         self._before = {}
 
     def __enter__(self) -> Stop:
@@ -41,6 +46,14 @@ class Stop:
             signal.signal(number, handler)
 
     def _note(self, number: int, _) -> None:
+        if number == signal.SIGINT:
+            if self.interrupted and time.monotonic() - self.interrupted > SAME_KEY:
+                raise KeyboardInterrupt
+            if not self.interrupted and self.ranks.is_first:
+                # A stream may be in use where a signal comes, and may be gone.
+                with suppress(OSError):
+                    os.write(2, b"\nthe step at work ends and is saved; Ctrl-C again ends now\n")
+            self.interrupted = self.interrupted or time.monotonic()
         self.asked_by = self.asked_by or signal.Signals(number).name
 
     def check(self) -> None:
