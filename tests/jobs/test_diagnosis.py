@@ -64,6 +64,7 @@ EOF because it takes too long
 video_reader_backend torchcodec error, use torchvision as default, msg: Could not push packet to \
 decoder: Invalid data found when processing input
 NCCL INFO Using shared memory segment /dev/shm/nccl-4vLpRt
+Handlers of SIGTERM and SIGSEGV are set; stdout: Transport endpoint is not connected
 open files (-n) 1024; pyxis: imported docker image: nvcr.io#nvidia/x
 """.splitlines()
 
@@ -446,10 +447,6 @@ ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'""",
     "LOG-HUB-ACCESS": """\
 OSError: You are trying to access a gated repo.
 Make sure to have access to it at https://huggingface.co/nvidia/Cosmos-Reason2-8B.""",
-    "LOG-GPUS-TAKEN": """\
-Events:
-  Warning  FailedScheduling  12s  default-scheduler  0/3 nodes are available: 3 Insufficient \
-nvidia.com/gpu. preemption: 0/3 nodes are available: 3 No preemption victims found""",
     "LOG-DISK-POD": """\
 Status:         Failed
 Reason:         Evicted
@@ -501,12 +498,6 @@ huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co
 The above exception was the direct cause of the following exception:
 OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find \
 them in the cached files.""",
-    "LOG-VOLUME": """\
-Events:
-  Normal   Scheduled    2m                 default-scheduler  Successfully assigned ml/x to node-3
-  Warning  FailedMount  6s (x5 over 14s)   kubelet  MountVolume.SetUp failed for volume "data" : \
-mount failed: exit status 32
-Output: mount.nfs: access denied by server while mounting 10.0.0.5:/export/data""",
     "LOG-LORA-SERVING": """\
 ValueError: While loading /models/ft, expected target modules in {'o_proj', 'v_proj'} but \
 received ['visual.merger.linear_fc1']. Please verify that the loaded LoRA module is correct
@@ -678,6 +669,19 @@ def test_a_job_s_fix_is_for_its_own_platform(line, platform, options, words, tmp
 def test_every_broken_header_is_known(text):
     line = f"safetensors_rust.SafetensorError: Error while deserializing header: {text}"
     assert [one.id for one in diagnosis.diagnose([line])] == ["LOG-WEIGHTS-HEADER"]
+
+
+@pytest.mark.parametrize(("later", "expected"), [
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", ["LOG-GPU-MEMORY"]),
+    ("QuantumError: 1", ["LOG-UNKNOWN", "LOG-GPUS-TAKEN", "LOG-VOLUME"]),
+    ("", ["LOG-GPUS-TAKEN", "LOG-VOLUME"]),
+])  # fmt: skip
+def test_what_a_pod_waited_for_does_not_explain_how_it_ended(later, expected):
+    events = ["0/3 nodes are available: 2 Insufficient nvidia.com/gpu.", "Successfully assigned"]
+    log = [f"Warning  FailedScheduling  12s  default-scheduler  {events[0]}", events[1]]
+    log += ['Warning  FailedMount  6s  kubelet  MountVolume.SetUp failed for volume "a": timeout']
+    log += ["Started container train", "Traceback (most recent call last):", later] if later else []
+    assert [one.id for one in diagnosis.diagnose(log)] == expected
 
 
 def test_what_ends_because_of_something_else_is_told_only_where_that_is_not_known():
