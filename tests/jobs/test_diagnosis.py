@@ -65,6 +65,8 @@ video_reader_backend torchcodec error, use torchvision as default, msg: Could no
 decoder: Invalid data found when processing input
 NCCL INFO Using shared memory segment /dev/shm/nccl-4vLpRt
 Handlers of SIGTERM and SIGSEGV are set; stdout: Transport endpoint is not connected
+[W801 10:00:00.1 socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: \
+98 - Address already in use).
 open files (-n) 1024; pyxis: imported docker image: nvcr.io#nvidia/x
 """.splitlines()
 
@@ -528,6 +530,9 @@ LOG-ENDED torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode
 LOG-PTXAS ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'
 LOG-HUB-GATED Access to model nvidia/X is restricted and you are not in the authorized list.
 LOG-GPU-MEMORY RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED
+LOG-NETWORK requests.exceptions.ReadTimeout: (ReadTimeoutError("HTTPSConnectionPool(host='hf.co'): \
+Read timed out. (read timeout=10)"), '(Request ID: 1a)')
+LOG-WANDB wandb: ERROR Error while calling W&B API: user is not logged in (<Response [401]>)
 LOG-CONTAINER-GPU docker: Error response from daemon: OCI runtime create failed: unable to \
 retrieve OCI runtime error: fork/exec /usr/bin/nvidia-container-runtime: no such file or directory.
 LOG-DRIVER-STOPPED nvidia-container-cli: detection error: nvml error: unknown error: unknown.
@@ -561,6 +566,14 @@ Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>
 Traceback (most recent call last):
   File "/lib/torch/utils/data/dataloader.py", line 1664, in __del__
 AttributeError: 'NoneType' object has no attribute 'state_dict'
+'(ReadTimeoutError("HTTPSConnectionPool(host='hf.co', port=443): Read timed out."), 'x')' thrown \
+while requesting HEAD https://huggingface.co/nvidia/x/resolve/main/config.json
+HTTP Error 429 thrown while requesting GET https://huggingface.co/api/models/a/b: 429 Client Error
+WARNING:urllib3.connectionpool:Retrying (Retry(total=2)) after connection broken by \
+'NameResolutionError: Temporary failure in name resolution': /api/models/a/b
+wandb: Network error (ConnectTimeout), entering retry loop.
+wandb: ERROR Error while calling W&B API: HTTPSConnectionPool(host='api.wandb.ai', port=443): Read \
+timed out. (read timeout=20)
 wandb: ERROR Error while calling W&B API: context deadline exceeded (<Response [500]>)
 """.splitlines()
 STEPS = {
