@@ -224,6 +224,76 @@ def test_alphas_that_make_no_sense(base, trained, tmp_path, change):
     assert not (tmp_path / "merged").exists()
 
 
+@pytest.fixture(scope="module")
+def tied(base, tmp_path_factory):
+    """The base with one weight for the embedding and the output head."""
+    from safetensors.torch import save_file
+
+    folder = tmp_path_factory.mktemp("tied") / "model"
+    shutil.copytree(base, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    stored = weights(base)
+    del stored["lm_head.weight"]
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"init_lora_weights": "pissa"},
+        {"init_lora_weights": "olora"},
+        {"alora_invocation_tokens": [3, 4]},
+        {"modules_to_save": ["embed_tokens"]},
+    ],
+)
+def test_no_merge_of_what_is_not_base_and_adapter(base, tied, tmp_path, made):
+    """PEFT takes pissa and olora out of the base, aLoRA acts behind its tokens alone, and an
+    embedding that was saved is no longer the output head: no sum of base and adapter is the model
+    that was trained."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    used = tied if "modules_to_save" in made else base
+    network = get_peft_model(
+        load(used, torch.float32), LoraConfig(r=4, target_modules=["q_proj"], **made)
+    )
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    network.save_pretrained(tmp_path / "adapter")
+    assert run_outputs.verify(used) == []
+    with pytest.raises(Failure, match="CKPT-ADAPTER-UNSUPPORTED"):
+        adapters.merge(adapters.read(tmp_path / "adapter"), used, tmp_path / "merged", jobs=1)
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_base_with_one_weight_for_both_ends_takes_an_adapter_of_its_layers(
+    tied, trained, tmp_path
+):
+    folder = shutil.copytree(trained, tmp_path / "adapter")
+    rewrite(folder, lambda tensors: tensors.pop(first(tensors, "lm_head")))
+    adapters.merge(adapters.read(folder), tied, tmp_path / "merged", jobs=1)
+    assert run_outputs.verify(tmp_path / "merged") == []
+
+
+def test_an_adapter_of_cosmos_rl_is_evaluated_as_it_merges(base, trained, tmp_path):
+    """PEFT takes parts of names for no target, and `pissa`, which cosmos-rl only notes, out of the
+    base."""
+    import torch
+
+    from cosmos_reason.engine import model as models
+
+    folder = as_cosmos_rl(trained, tmp_path / "adapter")
+    adapters.merge(adapters.read(folder), base, tmp_path / "merged", jobs=1)
+    network = models.load_for_evaluation(folder, base, torch.float32, torch.device("cpu"))
+    for name, values in weights(tmp_path / "merged").items():
+        assert torch.allclose(values, network.state_dict()[name], rtol=2**-7, atol=1e-6), name
+
+
 def test_a_base_that_shrinks_or_is_not_finite_gives_no_model(base, trained, tmp_path):
     shrinking = shutil.copytree(base, tmp_path / "base")
     adapter, out = adapters.read(trained), tmp_path / "merged"

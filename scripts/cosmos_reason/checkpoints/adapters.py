@@ -24,6 +24,12 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is
 # rank_pattern).
 NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
+# How PEFT begins an adapter by taking a part out of the base: what it learns belongs to what is
+# left of that, and added to the base itself the part counts twice. cosmos-rl knows the words and
+# begins from zero whatever they say.
+_TAKEN_FROM_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
+_NOT_PLAIN = ("use_dora", "fan_in_fan_out", "alora_invocation_tokens")
+_TIED = ("embed_tokens", "lm_head")
 _PREFIX = "base_model.model."
 _HALVES = ("A.weight", "B.weight", "A.default.weight", "B.default.weight")
 _SMALL = {".json", ".jinja", ".txt", ".model"}
@@ -86,9 +92,14 @@ def read(folder: Path) -> Adapter:
     """Read an adapter. Raises Failure with all that is wrong: a part missing, ranks that differ,
     kinds of adapter that are not LoRA."""
     config = safetensors_files.read_object(folder / CONFIG)
-    findings = [
-        _unsupported(folder, key) for key in ("use_dora", "fan_in_fan_out") if config.get(key)
-    ]
+    findings = [_unsupported(folder, key) for key in _NOT_PLAIN if config.get(key)]
+    begun = str(config.get("init_lora_weights")).lower()
+    if begun.startswith(_TAKEN_FROM_BASE) and config.keys().isdisjoint(NOT_PEFT):
+        message = (
+            f"init_lora_weights {begun!r} took a part out of the base, which the adapter does "
+            "not tell; save it with PEFT's path_initial_model_for_weight_conversion"
+        )
+        findings.append(error("CKPT-ADAPTER-UNSUPPORTED", folder / CONFIG, message))
     halves: dict[str, dict[str, Tensor]] = {}
     whole: dict[str, Tensor] = {}
     for name, tensor in safetensors_files.read_header(folder / WEIGHTS).items():
@@ -149,20 +160,28 @@ def fix(adapter: Adapter, output: Path) -> None:
     for key, value in adapter.config.items():
         if key not in NOT_PEFT and value is not None:
             config[key] = value
-    ranks = {}
-    for module, (half_a, _) in adapter.pairs.items():
-        if half_a.shape[0] != config.get("r"):
-            ranks[re.escape(module)] = half_a.shape[0]
-    config["rank_pattern"] = ranks
-    config["target_modules"] = sorted(adapter.pairs)
-    config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in adapter.whole}) or None
+    config |= in_peft_words(adapter)
     config["peft_type"] = "LORA"
-    # pissa and olora would change the base again when it is loaded.
-    config["init_lora_weights"] = True
     with files.only_run(output), files.whole_folder(output) as work:
         copy_beside(adapter.folder, work, leave={CONFIG})
         shutil.copyfile(adapter.folder / WEIGHTS, work / WEIGHTS)
         files.write_json(work / CONFIG, config)
+
+
+def in_peft_words(adapter: Adapter) -> dict:
+    """Return the fields of PEFT's config that decide which tensors find a place, as the tensors
+    themselves tell: PEFT passes over those of a module that no target names in full."""
+    ranks = {}
+    for module, (half_a, _) in adapter.pairs.items():
+        if half_a.shape[0] != adapter.config.get("r"):
+            ranks[re.escape(module)] = half_a.shape[0]
+    return {
+        "rank_pattern": ranks,
+        "target_modules": sorted(adapter.pairs),
+        "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.whole}) or None,
+        # pissa and olora would change the base again when it is loaded.
+        "init_lora_weights": True,
+    }
 
 
 def copy_beside(source: Path, target: Path, leave: set[str] = OF_ITS_WEIGHTS) -> None:
@@ -213,6 +232,7 @@ def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dic
     """Return what takes the place of the base's tensors, by their names there. Raises Failure where
     the adapter does not fit them."""
     refuse_other_base(adapter, base, tensors)
+    _refuse_tied(adapter, base)
     changed = {}
     for module, (half_a, half_b) in adapter.pairs.items():
         stored_name = _stored_name(f"{module}.weight", tensors)
@@ -257,6 +277,22 @@ def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor
         findings.append(error("CKPT-QUANTIZED", base, message))
     if findings:
         raise Failure(findings, EXIT_CHECKS_FAILED)
+
+
+def _refuse_tied(adapter: Adapter, base: Path) -> None:
+    """Raise Failure where the adapter changes the embedding or the output head of a base that has
+    one weight for both: PEFT trained one of them alone, and a merged model would change both."""
+    if not safetensors_files.read_object(base / "config.json").get("tie_word_embeddings"):
+        return
+    modules = [*adapter.pairs, *(name.removesuffix(".weight") for name in adapter.whole)]
+    one_of_both = [name for name in modules if name.rpartition(".")[2] in _TIED]
+    if one_of_both:
+        message = (
+            f"the base has one weight for {' and '.join(_TIED)}, and the adapter changes "
+            f"{', '.join(one_of_both)} alone, so that no merged model is the trained one; evaluate "
+            "the adapter as it is, or train without it"
+        )
+        raise Failure(error("CKPT-ADAPTER-UNSUPPORTED", base, message), EXIT_CHECKS_FAILED)
 
 
 def _stored_name(name: str, tensors: Mapping[str, Tensor]) -> str:

@@ -222,12 +222,16 @@ def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, dev
     """Return the model of `folders`. Adapters are merged into the base."""
     if base is None:
         return load_model(folder, dtype, device).train(False)
-    from peft import PeftModel
+    from peft import PeftConfig, PeftModel
 
     adapter = adapters.read(folder)
     tensors, _ = safetensors_files.read_folder(base)
     adapters.refuse_other_base(adapter, base, tensors)  # PEFT passes over what finds no place
-    network = PeftModel.from_pretrained(load_model(base, dtype, device), folder).merge_and_unload()
+    config = PeftConfig.from_pretrained(folder)
+    for name, value in adapters.in_peft_words(adapter).items():  # cosmos-rl has words of its own
+        setattr(config, name, value)
+    model = load_model(base, dtype, device)
+    network = PeftModel.from_pretrained(model, folder, config=config).merge_and_unload()
     refuse_not_finite(network, folder)
     return network.train(False)
 
