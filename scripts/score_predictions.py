@@ -310,6 +310,8 @@ def read_earlier(
     if judge:
         _, problems = judge.read(before, file)
         found += problems
+    if args.threshold is not None and not likelihood.answer_from(before, args.threshold):
+        found.append(nothing_weighed(file))
     return before, found
 
 
@@ -374,11 +376,7 @@ def score(
         reading |= {"threshold": args.threshold}
         answered = likelihood.answer_from(graded, args.threshold)
         if not answered:
-            message = (
-                "no yes-or-no question was asked by likelihood (evaluation.ask), so that "
-                "--threshold changes nothing"
-            )
-            found.append(findings.error("EVAL-THRESHOLD-ROWS", path, message))
+            found.append(nothing_weighed(path))
         else:
             chosen_on = str(args.threshold_set) if args.threshold_set else None
             told = {"value": args.threshold, "rows": answered, "chosen_on": chosen_on}
@@ -449,6 +447,14 @@ def name_clips(graded: list[rows.Row]) -> list[findings.Finding]:
         row.media = question.sample.media[0].path
     message = f"the clips are those of {file}, which alone here holds each question with its answer"
     return [findings.info("EVAL-CLIPS-FOUND", "--compare", message)]
+
+
+def nothing_weighed(path: Path) -> findings.Finding:
+    message = (
+        "no yes-or-no question was asked by likelihood (evaluation.ask), so that --threshold "
+        "changes nothing"
+    )
+    return findings.error("EVAL-THRESHOLD-ROWS", path, message)
 
 
 def measure(graded: list[rows.Row], args) -> dict:

@@ -14,7 +14,7 @@ from support import run_script
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine.answer import weighing
 from cosmos_reason.engine.answer.responder import Responder
-from cosmos_reason.evaluation import likelihood, questions
+from cosmos_reason.evaluation import grading, likelihood, questions
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.evaluation.run import run
 
@@ -353,6 +353,36 @@ def test_a_threshold_is_chosen_on_one_set_and_reported_on_another(tmp_path):
     assert by_hand["result"]["runs"][0]["accuracy"] == run["accuracy"]
     _, never = score(file, "--threshold", "1")
     assert never["result"]["runs"][0]["accuracy"] < run["accuracy"]
+
+
+def test_a_threshold_tells_shares_apart_that_a_sure_model_gives(tmp_path):
+    """It says no to everything: rounded to six digits the threshold would be 0, and all yes."""
+    weighed = []
+    for number, (gt, share) in enumerate([("yes", 4e-7), ("no", 1e-7), ("no", 0.0)]):
+        one = row(f"q{number}", gt, "no", question="Does it move?")
+        weighed.append(one | {"choice": {"yes": share, "no": 1 - share}})
+    _, rows, _ = grading.read_one(write(tmp_path / "results.json", weighed), grading.Options())
+    likelihood.answer_from(rows, likelihood.chosen_threshold(rows, "results"))
+    assert [one.answer for one in rows] == ["yes", "no", "no"]
+
+
+def test_a_threshold_answers_for_both_runs_of_a_comparison(tmp_path):
+    """Else a run beats itself by its threshold alone."""
+    chosen_on = differing(tmp_path, "chosen", 300, seed=1)
+    file = differing(tmp_path, "told", 200, seed=2)
+    same = write(tmp_path / "before" / "results.json", json.loads(file.read_text()))
+    flags = ("--threshold", "auto", "--threshold-set", chosen_on, "--compare", same)
+    code, document = score(file, *flags)
+    pair = document["result"]["runs"][0]["comparison"]
+    assert code == 0 and (pair["fixed"], pair["broken"]) == (0, 0)
+    unweighed = [one for one in json.loads(file.read_text()) if one.pop("choice")]
+    write(same, unweighed)
+    code, document = score(file, *flags)
+    assert code == 1
+    wrong = [
+        (one["id"], one["where"]) for one in document["findings"] if one["severity"] == "error"
+    ]
+    assert wrong == [("EVAL-THRESHOLD-ROWS", str(same))]
 
 
 def test_a_threshold_is_never_reported_where_it_was_chosen(tmp_path):

@@ -199,7 +199,7 @@ def chosen_threshold(rows: Sequence[Row], where: object) -> float:
         hits = len(positive) - bisect_left(positive, threshold)
         balanced = hits / len(positive) + bisect_left(negative, threshold) / len(negative)
         ranked.append((balanced, -abs(threshold - 0.5), threshold))
-    return round(max(ranked)[-1], 6)
+    return max(ranked)[-1]  # not rounded: a model that is sure has shares that differ by 1e-6
 
 
 def refuse_same(rows: Sequence[Row], chosen_on: Sequence[Row], flag: str) -> None:
