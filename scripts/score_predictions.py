@@ -244,6 +244,8 @@ def score_all(
 ) -> tuple[list[Scored], list[findings.Finding]]:
     """Score each of the results, but for those without an answer."""
     paths = [path for given in args.results for path in rows.find(given)]
+    if len(paths) > 1:  # of which the best is told by clips
+        options = replace(options, names_clips=True)
     scored, found = [], []
     for path in sorted(paths, key=lambda path: by_number(str(path))):
         graded, problems = grading.read(path, options)

@@ -282,8 +282,9 @@ def test_types_tags_and_groups_are_compared_each_and_rows_are_named(tmp_path):
 
 
 def answered(right, questions=40):
-    """Rows of which the first `right` are right."""
-    return [row(f"q{n}", response="A" if n < right else "B") for n in range(questions)]
+    """Rows of which the first `right` are right, each about a clip of its own."""
+    rows = [row(f"q{n}", response="A" if n < right else "B") for n in range(questions)]
+    return [one | {"media": f"{one['id']}.mp4"} for one in rows]
 
 
 def written(folder, **runs):
@@ -298,6 +299,17 @@ def test_the_best_of_several_is_named_with_those_it_is_not_told_apart_from(tmp_p
     assert (best["name"], best["next"], best["alike"]) == ("high", "near", ["near"])
     assert (best["fixed"], best["broken"], best["p_value"]) == (2, 0, comparison.mcnemar(2, 0))
     assert (best["accuracy"], best["next_accuracy"]) == (30 / 40, 28 / 40)
+
+
+def test_questions_about_few_clips_tell_no_runs_apart(tmp_path):
+    """Twenty questions about two clips are right and wrong together."""
+    runs = {"low": answered(10), "high": answered(30)}
+    for rows in runs.values():
+        for number, one in enumerate(rows):
+            one["media"] = f"clip-{number // 20}.mp4"
+    best = score(written(tmp_path, **runs))[1]["result"]["best"]
+    assert best["p_value"] < 0.001 and best["clip_p_value"] == 0.5
+    assert best["alike"] == ["low"]
 
 
 def test_rows_that_failed_are_wrong_and_no_sign_of_a_difference(tmp_path):

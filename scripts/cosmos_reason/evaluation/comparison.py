@@ -327,17 +327,19 @@ LEAST_LEAD = next(lead for lead in range(1, EXACT_MCNEMAR_LIMIT) if mcnemar(lead
 
 @dataclass(frozen=True)
 class Answers:
-    """What a run got right: of each question whether it did, None where the row failed. `asked`
-    is equal for runs of the same questions."""
+    """What a run got right: of each question whether it did, None where the row failed, and the
+    clip that it is about. `asked` is equal for runs of the same questions."""
 
     name: str
     asked: str
     right: dict[str, bool | None]
+    clips: dict[str, str]
 
     @classmethod
     def of(cls, name: str, graded: Sequence[Row]) -> Answers:
         right = {row.id: None if row.error is not None else row.correct for row in graded}
-        return cls(name, digest(graded), right)
+        clips = {row.id: row.media or row.video_id for row in graded}
+        return cls(name, digest(graded), right, clips)
 
     @property
     def accuracy(self) -> float:
@@ -346,27 +348,40 @@ class Answers:
 
 def best(runs: Sequence[Answers]) -> dict | None:
     """Return the run of the highest accuracy (failed rows are wrong), the next one, and the runs
-    that it cannot be told apart from: McNemar's p-value of what both answered is `CHANCE` or more.
-    None for fewer than two runs, and where they were asked different questions."""
+    that it cannot be told apart from: the p-value of what both answered, McNemar's or that over
+    clips, is `CHANCE` or more. None for fewer than two runs, and where they were asked different
+    questions."""
     if len(runs) < 2 or len({run.asked for run in runs}) > 1:
         return None
     # sorted keeps the order of equals: the earlier of two that are alike is named.
     first, *others = sorted(runs, key=lambda run: -run.accuracy)
     pairs = {}
     for run in others:
-        both = [(old, first.right[id]) for id, old in run.right.items()]
-        # A row that failed (None) is neither right nor wrong.
-        fixed = sum(old is False and new is True for old, new in both)
-        broken = sum(old is True and new is False for old, new in both)
-        p_value = mcnemar(fixed, broken)
-        pairs[run.name] = {"fixed": fixed, "broken": broken, "p_value": p_value}
+        gained, changes = Counter(), Counter()
+        for id, old in run.right.items():
+            new = first.right[id]
+            # A row that failed (None) is neither right nor wrong.
+            if old is not None and new is not None and old is not new:
+                changes[new] += 1
+                gained[first.clips[id]] += int(new) - int(old)
+        fixed, broken = changes[True], changes[False]
+        pairs[run.name] = {
+            "fixed": fixed,
+            "broken": broken,
+            "p_value": mcnemar(fixed, broken),
+            "clip_p_value": sign_flips(list(gained.values())),
+        }
     return {
         "name": first.name,
         "accuracy": first.accuracy,
         "next": others[0].name,
         "next_accuracy": others[0].accuracy,
         **pairs[others[0].name],
-        "alike": [name for name, pair in pairs.items() if pair["p_value"] >= CHANCE],
+        "alike": [
+            name
+            for name, pair in pairs.items()
+            if max(pair["p_value"], pair["clip_p_value"]) >= CHANCE
+        ],
     }
 
 
@@ -376,7 +391,7 @@ def best_in_words(found: dict) -> list[str]:
     return [
         f"best: {found['name']} {found['accuracy']:.1%}; the next, {found['next']} "
         f"{found['next_accuracy']:.1%}: {found['fixed']} fixed, {found['broken']} broken by the "
-        f"best, McNemar p = {found['p_value']:.3g}",
-        f"not told apart from the best (p of {CHANCE:g} or more): {alike}",
+        f"best, McNemar p = {found['p_value']:.3g}, over clips {found['clip_p_value']:.3g}",
+        f"not told apart from the best (either p {CHANCE:g} or more): {alike}",
         "the best of several flatters itself: score it on questions that chose none of them",
     ]
