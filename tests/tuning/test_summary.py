@@ -80,6 +80,19 @@ def test_why_a_study_ended_is_written_and_said(tmp_path, budget, why):
     assert f"Ended: {why}." in page_of(made)
 
 
+def test_a_best_that_sees_other_frames_than_the_untouched_model_is_said(tmp_path):
+    """More frames may be all of the gain: the untouched model was never asked with them."""
+    made = new_study(tmp_path, "nframes=[4,8,16]", ended="2 of 2 trainings")
+    given = made.plan["spec"]["custom"]["vision"]["nframes"]
+    add(made, 0.2), add(made, 0.6)
+    assert summary.verdict(made, seen(made)) == [], "the best is the spec as it was given"
+    other = add(made, 0.9)["values"]["custom.vision.nframes"]
+    (told,) = summary.verdict(made, seen(made))
+    assert (told.id, told.severity) == ("TUNE-EVAL-VIEW", "warning")
+    assert f"with nframes {other}, " in told.message and f"with nframes {given}: " in told.message
+    assert "is not the training alone" in page_of(made)
+
+
 @pytest.mark.parametrize("objective, after, noise", [
     ("accuracy", [0.3, 0.8], True), ("accuracy", [0.6, 0.9], False),
     ("accuracy", None, False), ("f1", [0.3, 0.8], False),

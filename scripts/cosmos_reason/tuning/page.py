@@ -44,7 +44,7 @@ def write(study: Study, trials: list[dict], every: float | None = None) -> Path:
         best=best,
         base_wins=summary.base_leads(study, found),
         standing=summary.standing(study, found),
-        noise=[note.message for note in notes if note.id == "TUNE-NOISE"],
+        doubts=[note.message for note in notes if note.id in ("TUNE-NOISE", "TUNE-EVAL-VIEW")],
         guard=next((note for note in notes if note.id in ("EVAL-GUARD", "EVAL-FORGOT")), None),
         has_guard=any(GUARD_ACCURACY in trial["metrics"] for trial in trials),
         dimensions=study.dimensions,

@@ -29,6 +29,7 @@ from cosmos_reason.tuning.study import (
 )
 
 FAILURES_SHOWN = 5
+VISION = "custom.vision."
 KEEP_THE_BASE = "the untouched model reaches {:.4g}: no training is better"
 
 
@@ -148,8 +149,8 @@ def standing(study: Study, found: dict) -> str:
 
 
 def verdict(study: Study, found: dict) -> list[Finding]:
-    """Return what is to be known before the winner is used: that it forgot, or that it is no better
-    than the model as it came."""
+    """Return what is to be known before the winner is used: that it forgot, that it is no better
+    than the model as it came, or that the two saw other frames and pixels."""
     doubts = []
     base, best = found["baseline"], found["best"] and found["best"]["objective"]
     before, after = found["intervals"]
@@ -164,9 +165,27 @@ def verdict(study: Study, found: dict) -> list[Finding]:
         message = f"the gain over the untouched model ({base:.4g} to {best:.4g}) may be noise: "
         message += "the 95 % intervals overlap; judge both on more questions"
         doubts.append(findings.warning("TUNE-NOISE", study.folder, message))
+    values = found["best"]["values"] if base is not None and best is not None else {}
+    seen = {key: value for key, value in values.items() if key.startswith(VISION)}
+    given = {key: document.get(study.plan["spec"], key) for key in seen}
+    if seen != given:
+        message = (
+            f"the best sees its clips with {_in_words(seen)}, and the untouched model was asked "
+            f"with {_in_words(given)}: what lies between them is not the training alone; evaluate "
+            "the untouched model as the best sees before a gain is claimed"
+        )
+        doubts.append(findings.warning("TUNE-EVAL-VIEW", study.folder, message))
     if found["guard"]:
         doubts.append(guard.verdict(found["guard"], f"trial {found['best']['number']}"))
     return doubts
+
+
+def _in_words(values: dict) -> str:
+    words = []
+    for key, value in values.items():
+        told = "unset" if value is None else value_text(value)
+        words.append(f"{key.rpartition('.')[2]} {told}")
+    return ", ".join(words)
 
 
 # -- before a run --------------------------------------------------------------------------------
