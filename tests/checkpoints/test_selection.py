@@ -121,7 +121,7 @@ def test_choosing_by_metric(output):
     assert listed.endswith(f"select_checkpoint.py {output} --by accuracy")
     (output / RUN / "safetensors" / "step_10" / "config.json").unlink()
     chosen, (scores, missing) = select(output, "accuracy")
-    assert chosen.step == "step_20" and scores.message == "accuracy: step_20 0.9, step_9 0.5"
+    assert chosen.step == "step_20" and scores.message.endswith(": step_20 0.9, step_9 0.5")
     assert missing.id == "CKPT-NOT-SCORED"
     with pytest.raises(Failure, match="Did you mean accuracy"):
         select(output, "acuracy")
@@ -331,6 +331,16 @@ def test_scores_of_other_questions_are_not_compared_in_silence(output):
     chosen, found = select(output, "accuracy")
     expected = ["CKPT-SCORES", "CKPT-NOT-SCORED", "CKPT-UNEQUAL-SCORES"]
     assert chosen.step == "step_10" and [f.id for f in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "step", "best"),
+    [("mae", "step_9", "highest"), ("eval_loss", "step_10", "lowest")],
+)
+def test_the_end_of_a_metric_that_counts_as_the_best_is_said(output, metric, step, best):
+    write_scores(output, step_9={metric: 3.0}, step_10={metric: 1.0})
+    chosen, found = select(output, metric)
+    assert chosen.step == step and found[0].message.startswith(f"{metric}, the {best} is best: ")
 
 
 @pytest.mark.parametrize("flags", [[], ["--by", "val_loss"], ["--by", "best"]])

@@ -155,6 +155,7 @@ def test_without_general_questions_there_is_no_column_for_them(tmp_path):
          "them (0.03) is never more than chance"),
         ("f1", 200, "f1 on 200 questions"),
         ("val_loss", None, "val_loss"),
+        ("custom.mae", 200, "custom.mae (the highest is best) on 200 questions"),
     ],
 )  # fmt: skip
 def test_how_small_a_lead_can_be_seen(objective, questions, told):

@@ -269,7 +269,8 @@ class Training:
         best = choose(scored, key=lambda one: one.metrics[metric])  # of equals, the first
         ranked = sorted(scored, key=lambda one: one.metrics[metric], reverse=choose is max)
         scores = {checkpoint.name: checkpoint.metrics[metric] for checkpoint in ranked}
-        message = f"{metric}: {_in_order(scores)}"
+        message = f"{metric}, the {'lowest' if choose is min else 'highest'} is best: "
+        message += _in_order(scores)
         notes = [findings.info("CKPT-SCORES", self.output_dir, message, scores=scores)]
         if others:
             names = [checkpoint.name for checkpoint in others]

@@ -251,7 +251,9 @@ def plan_text(plan: dict, cost: Cost, asked: Cost | None) -> str:
 
 def judged_by(objective: str, questions: int | None) -> str:
     """Return the objective with the number of questions behind it, and of an accuracy the smallest
-    lead that is more than chance."""
+    lead that is more than chance; of a metric of the user's own which end of it is the best."""
+    if objective.startswith("custom."):
+        objective += " (the highest is best)"
     if questions is None:
         return objective
     if objective != "accuracy":
