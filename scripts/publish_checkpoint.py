@@ -119,12 +119,13 @@ def main(args) -> cli.Outcome:
     files, left, notes = publishing.collect(folder)
     notes += chosen
     beside = publishing.beside(folder, args.job_dir or selection.job_of(args.folder))
+    notes += publishing.leave_other_metrics(folder, beside)
     secret = hub.token(args.secrets_env) if args.hub else None
     target, unseen = look(uri, args, secret)
     notes += unseen + publishing.objections(target, files, args.public)
     with tempfile.TemporaryDirectory() as scratch:
         files |= publishing.write(Path(scratch), uri.rpartition("/")[2], folder, beside)
-        notes += publishing.secrets_in(files)
+        notes += publishing.secrets_in(files) + publishing.paths_in(files)
         sizes = {name: path.stat().st_size for name, path in files.items()}
         rows = [
             {"name": name, "bytes": size, "replaces": name in target.files}

@@ -36,6 +36,8 @@ SMALL_FILES = {
     training_settings.FILE,
     *omni.COPIED,
 }
+# Keys in which trainers keep the place that a model came from, where that is a path.
+_LOADED_FROM = re.compile(r'"(_?name_or_path)"\s*:\s*"([/~.][^"]*)"')
 # What the card tells of the training data.
 FACTS = ("format", "records", "clips", "question_types", "majority_accuracy", "fingerprint")
 
@@ -159,6 +161,18 @@ def beside(folder: Path, given: Path | None) -> dict[str, Path]:
     return found
 
 
+def leave_other_metrics(folder: Path, beside: dict[str, Path]) -> list[Finding]:
+    """Take metrics.json out of the files beside a checkpoint where it was measured on another that
+    is here, and say so: the card would tell its numbers as this one's."""
+    path = beside.get("metrics.json")
+    measured = safetensors_files.read_object(path).get("checkpoint") if path else None
+    if not isinstance(measured, str) or not Path(measured).is_dir() or folder.samefile(measured):
+        return []
+    del beside["metrics.json"]
+    message = f"it was measured on {measured}, not on {folder}: the model card leaves it out"
+    return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
+
+
 def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) -> dict[str, Path]:
     """Return {name: file} of what is published in another form than it has here: the model card,
     and of an adapter the config with the Hub's name of its base instead of the cache's. The card is
@@ -275,6 +289,23 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
     if target.exists and target.private and public and not s3.is_uri(target.uri):
         message = "the repository is private and stays so"
         found.append(findings.info("PUBLISH-STAYS-PRIVATE", target.uri, message))
+    return found
+
+
+def paths_in(sent: Mapping[str, Path]) -> list[Finding]:
+    """Return a warning for each file that names the folder of this machine that a model was loaded
+    from, as trainers leave it; of an adapter that is its base (PUBLISH-LOCAL-BASE)."""
+    found = []
+    for name, path in sent.items():
+        if path.suffix != ".json" or name == safetensors_files.INDEX_NAME:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for key, value in _LOADED_FROM.findall(text):
+            message = (
+                f"{key} is {value}, a path of this machine, and whoever reads the model reads it; "
+                "take the key out, which no loader needs"
+            )
+            found.append(findings.warning("PUBLISH-LOCAL-PATH", name, message, key=key))
     return found
 
 

@@ -277,6 +277,34 @@ def test_the_card_of_a_merged_model_is_told_where_its_job_is(hub, folder, model,
     assert "| accuracy | 0.875 |" in card
 
 
+def test_the_metrics_of_another_model_are_none_of_this_one(hub, folder, model, tmp_path):
+    """A card with the numbers of the untouched model, or of another step, is false."""
+    merged, job = shutil.copytree(model, tmp_path / "merged"), folder.parents[3]
+    (job / "metrics.json").write_text(json.dumps({"accuracy": 0.75, "checkpoint": str(folder)}))
+    said = publish(merged, "--hub", REPO, "--job-dir", job)[1]
+    assert "PUBLISH-OTHER-METRICS" in ids(said) and "0.75" not in said["result"]["card"]
+    (job / "metrics.json").write_text(json.dumps({"accuracy": 0.75, "checkpoint": str(merged)}))
+    said = publish(merged, "--hub", REPO, "--job-dir", job)[1]
+    assert ids(said) == [] and "| accuracy | 0.75 |" in said["result"]["card"]
+
+
+def test_a_path_of_this_machine_in_a_config_is_said(hub, model, tmp_path):
+    named = shutil.copytree(model, tmp_path / "named")
+    for name, key in (("config.json", "_name_or_path"), ("tokenizer_config.json", "name_or_path")):
+        table = json.loads((named / name).read_text())
+        (named / name).write_text(json.dumps(table | {key: "/home/alice/customer/model"}))
+    _, said = publish(named, "--hub", REPO)
+    found = [(one["id"], one["where"], one["severity"]) for one in said["findings"]]
+    assert found == [
+        ("PUBLISH-LOCAL-PATH", "config.json", "warning"),
+        ("PUBLISH-LOCAL-PATH", "tokenizer_config.json", "warning"),
+    ]
+    (named / "config.json").write_text(
+        (named / "config.json").read_text().replace("/home/alice/customer", "nvidia")
+    )
+    assert len(publish(named, "--hub", REPO)[1]["findings"]) == 1
+
+
 def test_public_is_said_not_fallen_into(hub, folder):
     hub.repos[REPO] = {"private": False, "files": {}}
     done, said = publish(folder, "--hub", REPO, "--yes")
