@@ -133,8 +133,9 @@ def test_choosing_by_validation_loss(output, model):
         lines.write('\n{"step": 2')  # being written
     chosen, findings = select(output, "val_loss")
     assert chosen.step == "step_10" and str(output / RUN / "metrics.jsonl") in findings[0].message
-    assert [f.id for f in findings] == ["CKPT-VAL-LOSS-PROXY", "CKPT-LOWEST-NOT-SAVED"]
-    assert "step 11" in findings[1].message
+    expected = ["CKPT-VAL-LOSS-PROXY", "CKPT-NOT-SCORED", "CKPT-LOWEST-NOT-SAVED"]
+    assert [f.id for f in findings] == expected
+    assert "1 of 3 have no known" in findings[1].message and "step 11" in findings[2].message
     shutil.copytree(output / RUN / "safetensors" / "step_10", output / RUN / "merged" / "step_10")
     add_step(output / RUN, "final", model)
     with open(output / RUN / "metrics.jsonl", "a") as lines:
@@ -196,7 +197,7 @@ def test_no_other_is_proposed_where_no_whole_one_has_a_loss(output):
 
 
 def test_a_lowest_loss_that_was_saved_is_no_warning(output):
-    tell_losses(output / RUN, "metrics", {9: 0.3, 10: 0.7})
+    tell_losses(output / RUN, "metrics", {9: 0.3, 10: 0.7, 20: 0.8})
     chosen, found = select(output, "val_loss")
     assert chosen.step == "step_9" and [one.id for one in found] == ["CKPT-VAL-LOSS-PROXY"]
 
@@ -331,6 +332,18 @@ def test_scores_of_other_questions_are_not_compared_in_silence(output):
     chosen, found = select(output, "accuracy")
     expected = ["CKPT-SCORES", "CKPT-NOT-SCORED", "CKPT-UNEQUAL-SCORES"]
     assert chosen.step == "step_10" and [f.id for f in found] == expected
+
+
+def test_the_lowest_loss_is_not_told_of_checkpoints_without_one_in_silence(output):
+    """Where steps are saved more often than they are validated, few of them are compared."""
+    write_losses(output / RUN, (10, 0.5))
+    chosen, found = select(output, "val_loss")
+    (told,) = [one for one in found if one.id == "CKPT-NOT-SCORED"]
+    assert chosen.step == "step_10" and told.severity == "warning"
+    assert "2 of 3 have no known validation loss" in told.message
+    assert [name.rpartition("/")[2] for name in told.data["checkpoints"]] == ["step_9", "step_20"]
+    write_losses(output / RUN, (9, 0.7), (10, 0.5), (20, 0.6))
+    assert "CKPT-NOT-SCORED" not in {one.id for one in select(output, "val_loss")[1]}
 
 
 @pytest.mark.parametrize(
@@ -618,13 +631,14 @@ def test_a_named_log_decides_although_the_best_link_is_broken(output):
 
 def test_a_named_log_is_followed_by_steps_and_must_have_losses(output, tmp_path):
     log = tmp_path / "train.log"
-    log.write_text("".join(LOG.format(*row) for row in ((0.42, 9), (0.31, 10), (0.0, 20))))
+    log.write_text("".join(LOG.format(*row) for row in ((0.42, 9), (0.31, 10), (0.6, 20))))
     listed = said(output, "--log", log)[1]["next"]
     assert listed.endswith(f"--by val_loss --log {log}")
     code, document = said(output, "--by", "val_loss", "--log", log)
     assert (code, document["result"]["selected"]["name"]) == (0, f"{RUN}/safetensors/step_10")
     (proxy,) = document["findings"]
-    assert f"step_10 0.31, step_9 0.42 (from {log}, which is not in a folder" in proxy["message"]
+    listed = f"step_10 0.31, step_9 0.42, step_20 0.6 (from {log}, which is not in a folder"
+    assert listed in proxy["message"]
     assert "matched by number" in proxy["message"]
     log.write_text("Step: 3/60, Loss: 0.5\n")
     assert said(output, "--log", log)[1]["findings"][0]["id"] == "CKPT-LOG"

@@ -322,6 +322,16 @@ class Training:
         basis = f"validation losses: {_in_order(self.val_losses)} (from {self._source(lowest)})"
         # The choice stands; what is doubtful about it is said beside it.
         notes = [self._proxy_note(basis), *self._unequal_validations(chosen)]
+        known = [checkpoint for checkpoint, _ in self.saved]
+        unknown = [one.name for one in self.standing if one not in known]
+        if unknown:
+            message = (
+                f"{len(unknown)} of {len(self.standing)} have no known validation loss, and were "
+                f"not compared: {', '.join(unknown[:3])}"
+            )
+            notes.append(
+                findings.warning("CKPT-NOT-SCORED", self.output_dir, message, checkpoints=unknown)
+            )
         if lowest.loss > self.losses[0].loss:
             message = (
                 f"the lowest validation loss, {self.losses[0].loss:g}, is that of step "
