@@ -86,6 +86,7 @@ def main(args) -> cli.Outcome:
         before_file, before, problems = grading.read_one(local_results(args.baseline), options)
         found += problems
         pair, problems = comparison.compare(before, rows, "--baseline")
+        before = [old for old, _ in comparison.paired(before, rows)[0]]
         found += problems
     general, problems = guard.read(file, before_file, "--baseline")
     found += problems

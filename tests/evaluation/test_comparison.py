@@ -43,6 +43,18 @@ def test_rows_that_failed_are_neither_fixed_nor_broken(tmp_path):
     assert warned["data"] == {"before": 1, "after": 15}
 
 
+def test_an_id_that_means_another_clip_is_not_paired(tmp_path):
+    """A set that was built anew asks the same of other clips, under the same ids."""
+    before = [row("a", media="x/a.avi"), row("b", media="b.mp4"), row("c", media=None)]
+    after = [row("a", media="y/a.mp4"), row("b", media="other.mp4"), row("c", media="c.mp4")]
+    files = [write(tmp_path / name / "results.json", rows)
+             for name, rows in (("before", before), ("after", after))]  # fmt: skip
+    code, document = score(files[1], "--compare", files[0])
+    assert code == 1 and document["result"]["runs"][0]["comparison"]["paired"] == 2
+    (other,) = [one for one in document["findings"] if one["id"] == "EVAL-COMPARE-OTHER"]
+    assert other["data"]["record_ids"] == ["b"] and "or clip" in other["message"]
+
+
 @pytest.mark.parametrize("without_answers", ["before", "after"])
 def test_a_run_without_an_answer_is_not_compared(tmp_path, without_answers):
     rows = {"before": [row("a"), row("b")], "after": [row("a"), row("b")]}

@@ -7,6 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.base import findings
@@ -37,21 +38,13 @@ def compare(
     row that failed is no answer, neither right nor wrong. Raises Failure when nothing can be
     paired.
     """
-    earlier = {row.id: row for row in before}
-    shared = [(earlier[row.id], row) for row in after if row.id in earlier]
-    if not shared:
+    common, other = paired(before, after)
+    if not common and not other:
         message = (
             f"the two runs share no question (their ids are such as {after[0].id} and "
             f"{before[0].id}); compare runs over the same annotations"
         )
         raise findings.bad_input("EVAL-COMPARE-NOTHING", flag, message)
-    # Where annotations changed between the runs, an id may stand for another question.
-    common, other = [], []
-    for old, new in shared:
-        if (old.question, old.gt) == (new.question, new.gt):
-            common.append((old, new))
-        else:
-            other.append(new.id)
     answered = [(old, new) for old, new in common if old.error is None and new.error is None]
     if common and not answered:
         message = f"of {len(common)} shared question(s) both runs answered none"
@@ -78,8 +71,8 @@ def compare(
         "unread_after": sum(new.read == "unread" for _, new in common),
         "unchanged_right": changes[True, True],
         "unchanged_wrong": changes[False, False],
-        "only_before": len(before) - len(shared),
-        "only_after": len(after) - len(shared),
+        "only_before": len(before) - len(common) - len(other),
+        "only_after": len(after) - len(common) - len(other),
         "per_type": _parts(pairs_of_type, are_named, earlier_per_type),
         "per_tag": _parts(pairs_of_tag, are_named),
         "per_group": _parts(pairs_of_group, are_named),
@@ -119,10 +112,28 @@ def compare(
         "EVAL-COMPARE-OTHER",
         findings.ERROR,
         flag,
-        "id(s) that stand for another question or ground truth in the earlier run; "
+        "id(s) that stand for another question, ground truth or clip in the earlier run; "
         "they are left out",
     )
     return pair, found
+
+
+def paired(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[tuple[Row, Row]], list[str]]:
+    """Return the rows of both runs that ask the same of one clip, and the ids that stand for
+    something else in the other: where annotations changed or a set was built anew. Wherever it lies
+    and in whatever container, the file of a clip has one name."""
+    earlier = {row.id: row for row in before}
+    common, other = [], []
+    for new in after:
+        old = earlier.get(new.id)
+        if old is None:
+            continue
+        stems = {PurePath(row.media).stem for row in (old, new) if row.media}
+        if (old.question, old.gt) == (new.question, new.gt) and len(stems) < 2:
+            common.append((old, new))
+        else:
+            other.append(new.id)
+    return common, other
 
 
 def _one_response(rows: Sequence[Row]) -> str | None:

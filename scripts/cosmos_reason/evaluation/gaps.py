@@ -64,7 +64,8 @@ class Gap:
 def find(
     rows: Sequence[Row], paths: dict[str, str], before: Sequence[Row] | None = None
 ) -> list[Gap]:
-    """Return the wrong rows in order; `paths` maps a row's video_id to the file. Clips are counted
+    """Return the wrong rows in order; `paths` maps a row's video_id to the file, `before` are the
+    rows of an earlier run that these pair with. Clips are counted
     by file: a record of an annotation file is often one question of several about its clip."""
     # Rows of a record without a path share the medium that the last of them names.
     given = {row.video_id: row.media for row in rows if row.video_id not in paths}
@@ -72,8 +73,7 @@ def find(
     clip_rows = Counter(path_of)
     wrong = [(row, path) for row, path in zip(rows, path_of, strict=True) if not row.correct]
     clip_gaps = Counter(path for _, path in wrong)
-    # By question and truth, too: where annotations changed, an id may mean another question.
-    earlier = {(row.id, row.question, row.gt): row.outcome for row in before or ()}
+    earlier = {row.id: row.outcome for row in before or ()}
     gaps = []
     for row, path in wrong:
         gap = Gap(
@@ -84,7 +84,7 @@ def find(
             cluster(row.question),
             clip_gaps[path],
             clip_rows[path],
-            earlier.get((row.id, row.question, row.gt)),
+            earlier.get(row.id),
         )
         gaps.append(gap)
     return gaps

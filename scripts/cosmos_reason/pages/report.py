@@ -50,9 +50,9 @@ def page(
     remarks: Sequence[str] = (),
 ) -> tuple[str, int]:
     """Return the page for graded `rows`, and how many gaps it shows as clips: `summary` is
-    gaps.summary, `record` evaluation.json, `before` an earlier run's graded rows, `pair`
-    comparison.compare, `curves` what loss_chart.read_curve read, `general` the questions that were
-    asked besides, `remarks` what training_remarks.beside found."""
+    gaps.summary, `record` evaluation.json, `before` the rows of an earlier run that these pair
+    with, `pair` comparison.compare, `curves` what loss_chart.read_curve read, `general` the
+    questions that were asked besides, `remarks` what training_remarks.beside found."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     shown = cards(wrong, before or ())
     weighed = likelihood.measure(rows)
@@ -157,7 +157,7 @@ def parts_table(
 ) -> dict[str, list[dict]]:
     """Return {tag, group -> lines of the PARTS_LISTED largest ones}, as `type_table` has them;
     without those that no row has."""
-    earlier = {(row.id, row.question, row.gt): row for row in before}
+    earlier = {row.id: row for row in before}
     tables = {}
     for kind in ("tag", "group"):
         by_name = defaultdict(list)
@@ -171,7 +171,7 @@ def parts_table(
             by_type = metrics.confusions(asked).values()
             now = metrics.summary(asked)
             now |= metrics.macro(counts for table in by_type for counts in table.values())
-            found = [earlier.get((row.id, row.question, row.gt)) for row in asked]
+            found = [earlier.get(row.id) for row in asked]
             old = [row for row in found if row]
             change = pair[f"per_{kind}"].get(name) if pair else None
             line = {"type": name, "now": now, "change": change}
@@ -233,7 +233,7 @@ def sample(wrong: Sequence[Gap]) -> list[Gap]:
 def cards(wrong: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
     """Return what the page shows of the sampled gaps: the row, a filmstrip while IMAGE_BUDGET
     lasts, the earlier answer."""
-    earlier_rows = {(row.id, row.question, row.gt): row for row in before}
+    earlier_rows = {row.id: row for row in before}
     strips: dict[str, tuple[str, str]] = {}
     budget = IMAGE_BUDGET
     shown = []
@@ -245,7 +245,7 @@ def cards(wrong: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
         if len(image) > budget:
             image, caption = "", "left out to keep this page small"
         budget -= len(image)
-        earlier = earlier_rows.get((row.id, row.question, row.gt))
+        earlier = earlier_rows.get(row.id)
         status = ""
         if earlier:
             status = "broken" if earlier.correct else "still"
