@@ -9,7 +9,7 @@ import pytest
 from gap_site import KINDS, analyze, write_evaluation
 from PIL import Image
 
-from cosmos_reason.evaluation import gaps, grading
+from cosmos_reason.evaluation import comparison, gaps, grading
 from cosmos_reason.evaluation.rows import Row, read
 from cosmos_reason.pages import report, training_remarks
 
@@ -51,6 +51,38 @@ def test_the_page_holds_everything_it_shows(evaluation):
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", text)
     assert len(page.all("polyline")) == 2
     assert len([attrs for attrs in page.all("li") if attrs.get("class") == "card"]) == 8
+
+
+def compared(before: list[Row], after: list[Row]) -> str:
+    """Return the page of graded rows beside those of an earlier run."""
+    for rows in (before, after):
+        grading.grade(rows)
+    pair, _ = comparison.compare(before, after)
+    before = [old for old, _ in comparison.paired(before, after)[0]]
+    wrong = gaps.find(after, {}, before)
+    return report.page(after, wrong, gaps.summary(after, wrong), {}, before, pair)[0]
+
+
+def asked(number: int, response: str | None, error: str | None = None) -> Row:
+    clip = f"clip-{number // 10}.mp4"
+    return Row(f"q{number}", f"v{number}", clip, "Is it on? Yes or no.", "yes", response, error)
+
+
+def test_the_page_says_what_a_comparison_shows_and_over_what():
+    """McNemar's p alone would call twenty questions about two clips a proof."""
+    before = [asked(number, "no") for number in range(20)]
+    after = [asked(number, "yes") for number in range(30)]
+    text = " ".join(compared(before, after).split())
+    assert "The earlier run reached 0.0% on the 20 of them that it was asked." in text
+    assert "fixes 20 and breaks 0: not shown to be better: p &lt; 0.001, but too few" in text
+    assert "on the same questions." in " ".join(compared(before, after[:20]).split())
+
+
+def test_a_question_that_failed_is_neither_newly_broken_nor_wrong_in_both():
+    before = [asked(0, "yes"), asked(1, "yes"), asked(2, None, "boom"), asked(3, "no")]
+    after = [asked(0, "no"), asked(1, None, "boom"), asked(2, "no"), asked(3, "no")]
+    cards = [one for one in Page(compared(before, after)).all("li") if "data-status" in one]
+    assert [one["data-status"] for one in cards] == ["broken", "", "", "still"]
 
 
 def test_the_page_tells_what_a_training_left_out(evaluation):

@@ -247,7 +247,7 @@ def cards(wrong: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
         budget -= len(image)
         earlier = earlier_rows.get(row.id)
         status = ""
-        if earlier:
+        if earlier and earlier.error is None and row.error is None:  # else it is no answer
             status = "broken" if earlier.correct else "still"
         card = {
             "gap": gap,
