@@ -80,6 +80,15 @@ def test_why_a_study_ended_is_written_and_said(tmp_path, budget, why):
     assert f"Ended: {why}." in page_of(made)
 
 
+def test_questions_that_failed_in_a_trial_are_said(tmp_path):
+    """A server that was away for half of the untouched model's questions makes any training win."""
+    made = new_study(tmp_path, "lr=1e-6..1e-4", ended="1 of 1 trainings")
+    add(made, 0.4, metrics={"rows": 40, "failed": 20}), add(made, 0.6, metrics={"failed": 0})
+    (told,) = summary.verdict(made, seen(made))
+    assert (told.id, told.severity) == ("EVAL-ROW-FAILED", "warning")
+    assert "20 of 40 of trial 0;" in told.message and "20 of 40 of trial 0;" in page_of(made)
+
+
 def test_a_best_that_sees_other_frames_than_the_untouched_model_is_said(tmp_path):
     """More frames may be all of the gain: the untouched model was never asked with them."""
     made = new_study(tmp_path, "nframes=[4,8,16]", ended="2 of 2 trainings")

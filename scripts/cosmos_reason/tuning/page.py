@@ -14,6 +14,7 @@ from cosmos_reason.tuning import suggest, summary
 from cosmos_reason.tuning.study import COMPLETE, GUARD_ACCURACY, SEARCH, Study, winning_spec
 
 INTERVALS = 4  # between the marks of an axis
+DOUBTS = ("TUNE-NOISE", "TUNE-EVAL-VIEW", "EVAL-ROW-FAILED")  # told beside the best
 LEAST_COMPARED = 4  # trials that tell what mattered
 
 
@@ -44,7 +45,7 @@ def write(study: Study, trials: list[dict], every: float | None = None) -> Path:
         best=best,
         base_wins=summary.base_leads(study, found),
         standing=summary.standing(study, found),
-        doubts=[note.message for note in notes if note.id in ("TUNE-NOISE", "TUNE-EVAL-VIEW")],
+        doubts=[note.message for note in notes if note.id in DOUBTS],
         guard=next((note for note in notes if note.id in ("EVAL-GUARD", "EVAL-FORGOT")), None),
         has_guard=any(GUARD_ACCURACY in trial["metrics"] for trial in trials),
         dimensions=study.dimensions,

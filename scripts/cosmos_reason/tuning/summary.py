@@ -62,6 +62,10 @@ def summary(study: Study, trials: list[dict]) -> dict:
     general = None
     if answered:
         general, _ = guard.read(answered, results_of(study, base), "trial 0")
+    lost = {}
+    for trial in trials:
+        if trial["state"] == COMPLETE and trial["metrics"].get("failed"):
+            lost[trial["number"]] = [trial["metrics"][name] for name in ("failed", "rows")]
     told = []
     for trial in failures[:FAILURES_SHOWN]:
         told.append({"number": trial["number"], "reason": trial["reason"]})
@@ -81,6 +85,7 @@ def summary(study: Study, trials: list[dict]) -> dict:
         "guard": general.to_json() if general else None,
         "repairs": sum(len(trial["repairs"]) for trial in trials),
         "failed": told,
+        "failed_rows": lost,
     }
 
 
@@ -150,7 +155,8 @@ def standing(study: Study, found: dict) -> str:
 
 def verdict(study: Study, found: dict) -> list[Finding]:
     """Return what is to be known before the winner is used: that it forgot, that it is no better
-    than the model as it came, or that the two saw other frames and pixels."""
+    than the model as it came, that the two saw other frames and pixels, or that
+    questions failed."""
     doubts = []
     base, best = found["baseline"], found["best"] and found["best"]["objective"]
     before, after = found["intervals"]
@@ -175,6 +181,16 @@ def verdict(study: Study, found: dict) -> list[Finding]:
             "the untouched model as the best sees before a gain is claimed"
         )
         doubts.append(findings.warning("TUNE-EVAL-VIEW", study.folder, message))
+    if found["failed_rows"]:
+        lost = [
+            f"{failed} of {rows} of trial {number}"
+            for number, (failed, rows) in found["failed_rows"].items()
+        ]
+        message = (
+            f"questions that failed count as wrong: {', '.join(lost[:FAILURES_SHOWN])}; these "
+            "trials may be better than they rank"
+        )
+        doubts.append(findings.warning("EVAL-ROW-FAILED", study.folder, message))
     if found["guard"]:
         doubts.append(guard.verdict(found["guard"], f"trial {found['best']['number']}"))
     return doubts
