@@ -232,6 +232,9 @@ def test_four_clips_show_nothing_however_many_questions_they_have():
         "not shown to be better: p < 0.001, but p = 0.12 over clips, and 4 cannot show it (6 can)"
     )
     assert pair["verdict"].startswith(said)
+    pair, _ = comparison.compare(*many(12, 0, 12, clips=4))
+    expected = "lower, but not shown to be worse: p < 0.001, but p = 0.12 over clips"
+    assert pair["verdict"].startswith(expected), "a loss of everything is no lack of a gain"
 
 
 def test_better_than_a_run_below_the_commonest_answer_says_so_in_the_same_words():

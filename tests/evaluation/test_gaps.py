@@ -102,7 +102,7 @@ def test_tags_and_groups_stand_in_the_table_and_on_the_page(evaluation):
     page = (evaluation / "report.html").read_text(encoding="utf-8")
     assert "By group" in page and "camera=1" in page and "By tag" in page
     (shown,) = re.findall(r"<th scope=.row.>camera=0</th>.*?</tr>", page, re.S)
-    assert "100.0%" in shown and "20.0%" in shown and "not shown to be better" in shown
+    assert "100.0%" in shown and "20.0%" in shown and "not shown to be worse" in shown
 
 
 def test_no_gaps_is_an_empty_table_and_a_page(evaluation):

@@ -258,6 +258,9 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
     low, high = part.get("difference_interval", (0.0, 0.0))
     over_clips = part.get("clip_p_value", 1.0)
     is_shown = max(p_value, over_clips) < CHANCE and (low > 0 or high < 0)
+    # Of a drop the sentence must not read as if it were nothing.
+    is_lower = part.get("difference", 0) < 0
+    unshown = "lower, but not shown to be worse" if is_lower else "not shown to be better"
     chance = ("p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}") + adjusted
     if is_shown:
         said = f"better ({chance})" if low > 0 else f"worse ({chance})"
@@ -273,9 +276,9 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
         over = (
             f"p = {over_clips:.2g} over clips" if over_clips >= CHANCE else "the interval holds 0"
         )
-        said = f"not shown to be better: {chance}, but {over}{few}"
+        said = f"{unshown}: {chance}, but {over}{few}"
     else:
-        said = f"not shown to be better ({chance})"
+        said = f"{unshown} ({chance})"
     if part.get("below_always") is not None:
         said += f"; below always answering {part['below_always']!r}"
     elif earlier and _is_no_better_than_commonest(earlier):
