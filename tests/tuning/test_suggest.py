@@ -9,7 +9,7 @@ import pytest
 from study_world import BASE, add, new_study
 
 from cosmos_reason.spec import document
-from cosmos_reason.tuning import study, suggest
+from cosmos_reason.tuning import study, suggest, summary
 
 
 def suggestions(folder, count, **settings):
@@ -59,6 +59,29 @@ def test_an_illegal_suggestion_is_repaired_and_the_sampler_learns_what_ran(tmp_p
         assert bool(trial["repairs"]) == (
             trial["suggested"].get("train.train_batch_per_replica") in (6, 10)
         )
+
+
+def test_no_repair_changes_what_was_given(tmp_path):
+    """A mini batch of 3 would be repaired by another batch: the trial would tell of both."""
+    base = copy.deepcopy(BASE)
+    document.set_value(base, "train.train_batch_per_replica", 4)
+    for folder, given, tried in (
+        ("free", [], {1, 2, 3, 4}),
+        ("fixed", ["train.train_batch_per_replica"], {1, 2, 4}),
+    ):
+        (tmp_path / folder).mkdir()
+        words = "train.train_policy.mini_batch=[1,2,3,4]"
+        made = new_study(tmp_path / folder, words, base=base, given=given)
+        while suggest.propose(made, made.trials())[1] is not None:
+            add(made, objective=0.5)
+        trials = made.trials()
+        ran = {one["values"].get("train.train_policy.mini_batch") for one in trials[1:]}
+        assert ran == tried
+    found = summary.summary(made, [one | {"objective": 1.0} for one in trials])
+    assert found["best"]["repairs"] == []
+    repaired = trials[1] | {"repairs": [{"id": "SPEC-X", "message": "x", "fix": "--set a=1"}]}
+    told = summary.text(made, summary.summary(made, [repaired]))
+    assert "repaired with --set a=1)" in told
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])

@@ -91,10 +91,12 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
     if records is not None:
         cap = max(1, records // Case("train", engine, table).ranks)
     # What build_spec was told to set is the user's choice: it is searched only when it is named.
-    set_by_user = set()
+    set_by_user, given = set(), set()
     for key, origin in origins.of_values(request.spec).items():
         if origin.startswith("--set "):
             set_by_user.add(key)
+        if origin.startswith("--"):
+            given.add(key)
     dimensions, found = space.build(table, request.words, request.range, cap, set_by_user)
     problems = objective_findings(table, request.objective, request.metric_file, request.guard_root)
     found += with_one_fix(problems, "train", request.spec, engine)
@@ -124,6 +126,7 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
         "keep": 1,
     }
     searched = {dimension.key for dimension in dimensions}
+    plan["given"] = sorted(given - searched)  # no repair of a suggestion changes these
     plan["alpha_per_rank"] = space.alpha_per_rank(
         table, searched, origins.of_values(request.spec).get(space.ALPHA, "")
     )

@@ -22,6 +22,7 @@ from cosmos_reason.jobs import record
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import command_line
 from cosmos_reason.rules.draft import Draft
+from cosmos_reason.spec import document
 from cosmos_reason.tuning import space
 from cosmos_reason.tuning.study import (
     BASE,
@@ -214,9 +215,13 @@ def assemble(study: Study, suggested: dict) -> tuple[dict, list[dict], str]:
         if space.active(dimension, table):
             space.put(table, dimension, suggested[dimension.key])
     space.follow_rank(table, study.plan.get("alpha_per_rank"))
-    table, repairs, refused = repaired(table, study.plan["engine"], study.plan["facts"])
+    asked = table
+    table, repairs, refused = repaired(asked, study.plan["engine"], study.plan["facts"])
     if refused:
         return table, repairs, refused
+    for key in study.plan.get("given", ()):  # studies of before do not say
+        if document.get(table, key) != document.get(asked, key):
+            return table, repairs, f"{repairs[-1]['fix']} would change {key}, which was given"
     # A repaired value is searched on only if the sampler can be told of it.
     values = study.searched(table)
     expressed = study.params(values)

@@ -54,6 +54,7 @@ def summary(study: Study, trials: list[dict]) -> dict:
     shown = None
     if best:
         shown = {name: best[name] for name in ("number", "objective", "values")}
+        shown["repairs"] = [repair["fix"] for repair in best["repairs"]]
         # It was not kept, or was removed by hand.
         is_there = best["checkpoint"] and (study.folder / best["checkpoint"]).exists()
         shown["checkpoint"] = str(study.folder / best["checkpoint"]) if is_there else None
@@ -107,6 +108,7 @@ def text(study: Study, found: dict) -> str:
     best = found["best"]
     if best:
         tried = [f"{key}={value_text(value)}" for key, value in best["values"].items()]
+        tried += [f"repaired with {fix}" for fix in best["repairs"]]
         number = best["number"]
         lines.append(f"  best: {best['objective']:.4g} (trial {number}: {', '.join(tried)})")
         if base_leads(study, found):
