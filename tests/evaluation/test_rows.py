@@ -46,8 +46,8 @@ def test_annotations_are_read_where_they_may_add_to_the_rows(tmp_path):
 
 def test_tao_rows_have_only_four_fields_and_several_per_clip(tmp_path):
     rows = [
-        {"video_id": "clip", "response": said, "question": "Is it red?", "gt": "yes"}
-        for said in ("Yes.", "no", "")
+        {"video_id": "clip", "response": said, "question": f"Is it {colour}?", "gt": "yes"}
+        for said, colour in (("Yes.", "red"), ("no", "blue"), ("", "green"))
     ]
     write(tmp_path / "results.json", rows)
     graded, found = read(tmp_path / "results.json")
@@ -108,6 +108,21 @@ def test_several_references_are_no_ground_truth(tmp_path):
     graded, found = read(write(tmp_path / "mine.json", rows))
     assert [row.gt for row in graded] == ["A.", ""]
     assert {"EVAL-ROW-TYPE", "EVAL-GT-MISSING"} <= {finding.id for finding in found}
+
+
+def test_rows_that_a_resumed_evaluation_wrote_twice_are_said(tmp_path):
+    """TAO's rows have no ids: the second answer to a question looks like one to another."""
+    rows = []
+    for number in range(4):
+        for asked in ("Is it on?", "Is it red?"):
+            rows.append({"video_id": f"v{number}", "question": asked, "gt": "yes"})
+            rows[-1]["response"] = "yes"
+    code, document = score(write(tmp_path / "results.json", rows))
+    assert (code, document["findings"]) == (0, [])
+    code, document = score(write(tmp_path / "results.json", [*rows, *rows[:3]]))
+    (found,) = document["findings"]
+    assert (code, found["id"], found["severity"]) == (0, "EVAL-ROW-TWICE", "warning")
+    assert found["data"]["record_ids"] == ["v0#3", "v0#4", "v1#3"]
 
 
 def test_a_response_beside_an_answer_has_no_ground_truth(tmp_path):

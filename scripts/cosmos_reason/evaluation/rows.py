@@ -82,6 +82,11 @@ PROBLEMS = {  # finding id -> severity, what is said after the number of rows
         findings.ERROR,
         "whose id another row has; all of them count. Give each row a unique `id`",
     ),
+    "EVAL-ROW-TWICE": (
+        findings.WARNING,
+        "without ids that ask of a clip what a row before them asks; all of them count. Where an "
+        "evaluation was resumed, leave out one of each",
+    ),
 }
 
 JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
@@ -251,6 +256,7 @@ class _Table:
         self.offered = Offered()
         self.rows: list[Row] = []
         self.ids: set[str] = set()
+        self.made: set[int] = set()  # what rows without ids ask, as hashes
         self.repetitions: Counter[str] = Counter()
         self.first_record = ""  # in words
         self.ids_by_problem: dict[str, list[str]] = defaultdict(list)
@@ -345,6 +351,11 @@ class _Table:
         row_id = given_id
         if not row_id or row_id in self.ids:
             row_id = self._made_id(given_id, video_id or media)
+        if given_id is None:
+            asked = hash((video_id or media or row_id, question, gt))
+            if asked in self.made:
+                self.ids_by_problem["EVAL-ROW-TWICE"].append(row_id)
+            self.made.add(asked)
         self.ids.add(row_id)
         if problems or error is not None or not gt or response is None:
             error = self._error(row_id, gt, response, error, [*problems])
