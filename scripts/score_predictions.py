@@ -47,6 +47,7 @@ from cosmos_reason.evaluation import (
     in_words,
     likelihood,
     metrics,
+    questions,
     reason1,
     rows,
     scores,
@@ -374,6 +375,9 @@ def score(
         reading |= judge.settings()
         judged, found = judge.read(graded, path)
     weighed = likelihood.measure(graded)  # before a threshold answers otherwise
+    prompt = record.get("prompt")
+    if weighed and isinstance(prompt, dict) and prompt.get("ask") == questions.LIKELIHOOD:
+        weighed["agreement"] = None  # its text is the likeliest answer
     if args.threshold is not None:
         reading |= {"threshold": args.threshold}
         answered = likelihood.answer_from(graded, args.threshold)

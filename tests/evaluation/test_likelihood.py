@@ -312,6 +312,18 @@ def test_calibration_and_separation_are_what_their_definitions_say(tmp_path):
     assert "likelihood" not in run_of(write(tmp_path / "b/results.json", [row("a")]))
 
 
+@pytest.mark.parametrize(("ask", "agreement"), [("likelihood", None), ("both", 1.0)])
+def test_a_text_that_was_not_asked_for_agrees_with_nothing(tmp_path, ask, agreement):
+    rows = weighed_rows(20, seed=3)
+    for one in rows:
+        one["response"] = max(one["choice"], key=one["choice"].get)
+    file = write(tmp_path / "results.json", rows)
+    (tmp_path / "evaluation.json").write_text(json.dumps({"prompt": {"ask": ask}}))
+    done = run_script("score_predictions.py", file)
+    assert metrics_of(tmp_path)["likelihood"]["agreement"] == agreement
+    assert ("the text agrees" in done.stdout) is (ask == "both")
+
+
 def differing(folder, name: str, count: int, seed: int):
     """Results over clips of their own."""
     rows = weighed_rows(count, seed)

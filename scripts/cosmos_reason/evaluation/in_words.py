@@ -115,7 +115,8 @@ def likelihood_line(weighed: dict) -> str:
     )
     if weighed["yes_no"]:
         line += f"; yes/no: ROC-AUC {weighed['yes_no']['roc_auc']:.3f}"
-    line += f"; the text agrees in {weighed['agreement']:.1%}"
+    if weighed["agreement"] is not None:
+        line += f"; the text agrees in {weighed['agreement']:.1%}"
     if "threshold" in weighed:
         told = weighed["threshold"]
         line += f"; yes from {told['value']:g} on in {told['rows']} rows"
