@@ -30,6 +30,7 @@ from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.texts import shortened
 from cosmos_reason.data import (
+    absent_events,
     annotators,
     converted,
     held_out,
@@ -261,7 +262,8 @@ def preview(columns: list[roles.Column], unused: list[str], items: list[Item]) -
     """Return the lines to show before anything is written: the mapping, records as a model sees
     them, and how often each answer is given where these are few."""
     lines = []
-    there = [one for one in columns if one.name]
+    # What is asked by itself at events is shown as what it was declared to be.
+    there = [one for one in columns if one.name and one.source != absent_events.FLAG]
     for kind in dict.fromkeys(one.family for one in there):
         alike = [one for one in there if one.family == kind]
         named = ", ".join(f"{one.name} ({one.source})" for one in alike[:3])

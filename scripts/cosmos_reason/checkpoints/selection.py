@@ -101,14 +101,7 @@ class Training:
     @cached_property
     def unchanged(self) -> list[Finding]:
         """Return a warning for each run whose training changed no weight."""
-        told = []
-        for one in unchanged.found(self.standing, self._attempts):
-            named = self.val_losses.keys() & set(one.data["checkpoints"])
-            if len({self.val_losses[name] for name in named}) > 1:
-                other = "validation losses differ: one of these files at most is what was validated"
-                one = replace(one, message=f"{one.message}; their {other}")
-            told.append(one)
-        return told
+        return unchanged.found(self.standing, self._attempts, self.val_losses)
 
     # -- choosing ------------------------------------------------------------------------------
 

@@ -26,10 +26,12 @@ MOST_READ = 2**30  # bytes of weights that are compared whole
 CAUSES = "a learning rate of 0, everything frozen, steps too small for the dtype, or a wrong copy"
 
 
-def found(models: Sequence[Checkpoint], attempts: Sequence[Path]) -> list[Finding]:
+def found(
+    models: Sequence[Checkpoint], attempts: Sequence[Path], losses: Mapping[str, float]
+) -> list[Finding]:
     """Return a warning for each run whose whole checkpoints have the same weights, or whose last
     one has those of its base. `attempts` are the jobs of the training, whose specs name the base
-    where no checkpoint does."""
+    where no checkpoint does; `losses` are the validation losses of checkpoints by their names."""
     by_run: dict[tuple[Path, str], list[Checkpoint]] = {}
     for model in models:
         if model.complete:
@@ -48,6 +50,12 @@ def found(models: Sequence[Checkpoint], attempts: Sequence[Path]) -> list[Findin
             message = f"{meant}: {base} ({CAUSES}; {how})"
         elif base:
             message = f"{last.name}: {base} ({how})"
+        elif is_one and len({losses[one.name] for one in group if one.name in losses}) > 1:
+            message = (
+                f"{meant} have the same weights ({how}), but validation losses that differ: a copy "
+                "or an export went wrong, and one of them at most is what was validated; copy them "
+                "again from where they were trained"
+            )
         elif is_one and len(group) > 1:
             message = (
                 f"{meant} have the same weights, so that no choice among them matters: nothing was "

@@ -24,6 +24,7 @@ from cosmos_reason.media import files as media
 FLAG = "--also-ask-absent"
 HAPPENS = "(happens)"  # stands for a column: whether the event of a row happens in its moment
 MOST_NAMED = 3  # clips of one event
+MOST_SHOWN = 12  # moments
 MOST_TRIED = 2000  # rows for which a window is looked for
 PER_SECOND = {"": 1, "ms": 1000}  # of frames the rate of the clip
 
@@ -136,6 +137,8 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         raise f.bad_input("BUILD-SPAN", brief[0].where, message)
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
     made: list[Row] = []
+    listed: list[str] = []  # the moments
+    touches = 0  # of them that begin or end where the event does
     few = []  # (event, its moments, the clips of rows without room for one)
     least = reading.absent  # of moments for each row that all events have
     clips = Clips(lengths, frame, start.unit == "frame")
@@ -160,6 +163,11 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
                 values[start.name] = edges
             values |= {event.name: written[key], HAPPENS: "no"}
             made.append(like._replace(values=values, where=f"{like.where} without {written[key]}"))
+            listed.append(f"{clip.stem} {float(begin):.6g}-{float(stop):.6g}")
+            touches += any(
+                clip == one and (stop == its_begin or begin == its_end)
+                for one, its_begin, its_end in of_event
+            )
     narrow = _narrower(spans, clips, reading) if few and not window else 0.0
     for name, moments, without_room in few:
         names = list(dict.fromkeys(clip.name for clip in without_room))
@@ -181,6 +189,14 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         elif not fix:
             message += "; add clips in which it does not happen all the time"
         problems.append(f.warning("BUILD-ABSENT-FEW", name, message, fix, clips=names))
+    if made:
+        message = (
+            f"{len(made)} moments (s) at which the table names no event are asked, too, and "
+            f"{touches or 'none'} of them begin or end with one: {', '.join(listed[:MOST_SHOWN])}"
+        )
+        problems.append(
+            f.info("BUILD-ABSENT", FLAG, message + (", ..." if listed[MOST_SHOWN:] else ""))
+        )
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]
     columns = tuple(one for one in reading.columns if one.role != "answer")
     columns += (Column(HAPPENS, "answer", source=FLAG),)
