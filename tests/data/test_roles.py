@@ -2,6 +2,7 @@
 name; shown before anything is written, and saved beside every build."""
 
 import json
+import re
 import tarfile
 
 import jsonschema
@@ -244,6 +245,11 @@ def test_events_become_questions_of_both_answers(source, events):
         busy_from, busy_to = labelled[event].get(clip, (0, 0))
         assert (end <= busy_from - 0.09 or begin >= busy_to + 0.09) and end <= 6.05
         assert end - begin == pytest.approx(2 if event == "run" else 1, abs=0.01)
+    (listed,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT"]
+    told, _, named = listed["message"].partition(" begin or end with one: ")
+    assert told.startswith("3 moments") and told.endswith(" none of them")
+    names = {sample.id.replace("_", " ").removesuffix(".mp4") for sample in splits["train"][3:]}
+    assert {re.sub(r"(\.\d{3})\d+", r"\1", one) for one in named.split(", ")} == names
     saved = source.parent / "out" / "mapping.yaml"
     jsonschema.validate(yaml.safe_load(saved.read_text()), bundle.schema("mapping"))
     _, again = build(source, events, "--mapping", saved, out="again")
