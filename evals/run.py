@@ -57,12 +57,12 @@ runs: characters that the agent received, commands that it ran, dead ends, secon
 
 What only the skill's programs write (`mapping.yaml`, a document of findings) is part of what is
 right, and no agent without the skill writes it: of accuracy, compare, dead-runs and dataset-faults
-they told the same numbers, causes and faults in files of their own. The skill's own page is 5,700 to
-7,700 of the characters. From 2026-11-28 on it stands in what an agent is given, as programs that
+they told the same numbers, causes and faults in files of their own. The skill's own page is 5,700
+to 7,700 of the characters. From 2026-11-28 on it stands in what an agent is given, as programs that
 load a skill put it there; before, agents looked for it, and many listed all files first, the
-installed skill's among them: up to 8,000 characters more. `date` in the results tells which. Eight of
-eleven tasks were solved anew then; what agents still open is what their task makes them doubt: of
-the foreign checkpoint, whose files are alike, the log and every file's hash.
+installed skill's among them: up to 8,000 characters more. `date` in the results tells which. Eight
+of eleven tasks were solved anew then; what agents still open is what their task makes them doubt:
+of the foreign checkpoint, whose files are alike, the log and every file's hash.
 
 """
 COLUMNS = """| task | skill | model | runs | right | characters | commands | dead ends | seconds |

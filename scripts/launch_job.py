@@ -330,7 +330,7 @@ def written(
     known = {"spec": asked.spec_path, "is_document": True}
     following = carried.NEXT
     if asked.action == "train" and not carried.holds_evaluation(output.parent):
-        following = f"{of_untouched(asked, output)} for the untouched model; then copy and start"
+        following = f"{of_untouched(asked, output)} (the untouched model)"
     return cli.Outcome(result, found, "\n".join(lines), following, **known)
 
 
@@ -343,11 +343,11 @@ def of_untouched(asked: options.Launch, output: Path) -> str:
     words = carried.words_of_untouched(asked)
     if not words:
         return "`plan evaluate` (--output DIR)"
-    spec = asked.spec_path.with_stem(f"{asked.spec_path.stem}-untouched")
+    spec = asked.spec_path.with_stem(f"{asked.spec_path.stem}-base")
     launch = sys.argv[sys.argv.index("plan") + 2 :]
     for flag in ("--spec", "--output", "--name", options.SPEED):
         launch = cli.without(launch, "--json", flag)
-    launch += ["--spec", str(spec), "--output", f"{output}-untouched"]
+    launch += ["--spec", str(spec), "--output", f"{output}-base"]
     build = cli.suggested(("build_spec.py", "evaluate", *words, "-o", str(spec)))
     return f"{build} && {cli.suggested(('launch_job.py', 'plan', 'evaluate', *launch))}"
 

@@ -688,22 +688,23 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     words += ["--gpu-ids", "3", "--seconds-per-step", "2", "--name", "go.sh", "--output", "out"]
     done = here("launch_job.py", place, *words)
     assert done.returncode == 0, done.stderr
-    following = done.stderr.partition("next: ")[2].partition(" for the untouched model; ")[0]
+    following = done.stderr.partition("next: ")[2].partition(" (the untouched model)")[0]
     for line in following.split(" && "):
         script, *more = shlex.split(line)
         assert script.startswith(str(ROOT / "scripts"))
         code, printed = command(os.path.basename(script), place, *more)
         assert code == 0, printed["findings"]
-    asked = (place.root / "out-untouched/spec.toml").read_text()
+    asked = (place.root / "out-base/spec.toml").read_text()
     assert "nframes = 4" in asked and '"Look twice."' in asked and f'"{THERE}/model"' in asked
-    assert (place.root / "out-untouched/run.sh").is_file(), "a name of its own"
+    assert (place.root / "out-base/run.sh").is_file(), "a name of its own"
     assert command("launch_job.py", place, *words)[1]["next"].startswith("copy and start"), "done"
     (place.root / "held/annotations.json").rename(place.root / "held/other.json")
     change(place, "train", custom__val_dataset__annotation_path="held/other.json")
     change(place, "train", custom__train_dataset__annotation_path="held/other.json")
-    shutil.rmtree(place.root / "out-untouched")
+    shutil.rmtree(place.root / "out-base")
     shutil.rmtree(place.root / "out")
-    assert "next: `plan evaluate` (--output DIR) for" in here("launch_job.py", place, *words).stderr
+    said = here("launch_job.py", place, *words).stderr
+    assert "next: `plan evaluate` (--output DIR) (the untouched model)" in said
 
 
 @pytest.mark.parametrize(("count", "is_told"), [(1, False), (8, True)])

@@ -250,6 +250,9 @@ def sign_flips(gains: Sequence[int]) -> float:
     return min(1.0, float(chances[abs(sums) >= total].sum()))
 
 
+NO_FLOOR = "; the earlier run is no better than always the commonest answer"
+
+
 def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: str = "") -> str:
     """Return in words what a comparison shows. A difference counts where McNemar's test, the
     interval over clips and the test over clips all show it. To be better than an `earlier` run (its
@@ -282,7 +285,7 @@ def verdict(part: dict, p_value: float, earlier: dict | None = None, adjusted: s
     if part.get("below_always") is not None:
         said += f"; below always answering {part['below_always']!r}"
     elif earlier and _is_no_better_than_commonest(earlier):
-        said += "; the earlier run is no better than always the commonest answer"
+        said += NO_FLOOR
     return said
 
 

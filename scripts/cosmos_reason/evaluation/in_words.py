@@ -142,11 +142,13 @@ def comparison_line(run: dict) -> str:
         line += f"; unread {pair['unread_before']} -> {pair['unread_after']}"
     if not pair.get("settings_known", True):
         line += "; whether frames, pixels and system prompt were the same is not recorded"
+    # What `floors` says before all of them is not said again.
+    told = comparison.NO_FLOOR if comparison.no_better_than_commonest(pair) else ""
     if pair["paired"]:
-        line += f"\n{change('all', pair)}"
+        line += f"\n{change('all', pair, told)}"
     if len(pair["per_type"]) > 1:
         for name, part in pair["per_type"].items():
-            line += f"\n{change(name, part)}"
+            line += f"\n{change(name, part, told)}"
     # A tag or group is told only where its own change is more than chance among all of them.
     for kind in PARTS:
         for name, part in pair[f"per_{kind}"].items():
@@ -155,8 +157,8 @@ def comparison_line(run: dict) -> str:
     return line
 
 
-def change(name: str, part: dict) -> str:
-    """Return both accuracies with their intervals, and the verdict."""
+def change(name: str, part: dict, told: str = "") -> str:
+    """Return both accuracies with their intervals, and the verdict without what was `told`."""
     return (
         f"  {name}: {part['before_accuracy']:.1%} ({{:.1%}} - {{:.1%}})".format(
             *part["before_interval"]
@@ -165,5 +167,5 @@ def change(name: str, part: dict) -> str:
         + "({:.1%} - {:.1%})".format(*part["accuracy_interval"])
         + f", over {part['clips']} {'clip' if part.get('clips_named', True) else 'question'}(s) "
         + "{:+.1%} to {:+.1%}".format(*part["difference_interval"])
-        + f": {part['verdict']}"
+        + f": {part['verdict'].removesuffix(told)}"
     )

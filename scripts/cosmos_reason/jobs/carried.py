@@ -65,7 +65,7 @@ cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
 README = """# {title}
 
-Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (it never holds them):
+Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (never in it):
 
 {copied}
 
@@ -170,7 +170,8 @@ def words_of_untouched(asked: Launch) -> list[str]:
     media = document.get(written, "custom.val_dataset.media_path")
     if not questions or not model or Path(questions) != Path(media or "") / "annotations.json":
         return []
-    words = ["--engine", asked.engine, "--model", files.from_here(model)]
+    words = [] if asked.engine == "tao" else ["--engine", asked.engine]
+    words += ["--model", files.from_here(model)]
     words += ["--eval-root", files.from_here(Path(questions).parent)]
     usual = document.template("evaluate")
     for key, value in actions.trained_view(written, "evaluate").items():
