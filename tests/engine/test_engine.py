@@ -249,6 +249,16 @@ def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
             changed.add(name)
     assert base == tiny_model
     assert changed and all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
+    # The config that cosmos-rl 0.4.7 writes: its own fields, parts of names, and nulls.
+    config = files.read_json(folder / "adapter_config.json")
+    own = {key: config[key] for key in ("r", "lora_alpha", "base_model_name_or_path", "peft_type")}
+    own |= {"alpha_pattern": None, "r_pattern": None, "lora_names": ["default"], "lora_path": None}
+    own |= {"primary_adapter": None, "target_modules": list(LORA["target_modules"])}
+    files.write_json(folder / "adapter_config.json", own)
+    again = models.load_for_evaluation(found, base, torch.float32, torch.device("cpu"))
+    assert all(
+        torch.equal(part, merged.get_parameter(name)) for name, part in again.named_parameters()
+    )
     with pytest.raises(Failure, match="EVAL-LORA-FLAG"):
         models.folders(table["model_name"], table | {"enable_lora": False})
 

@@ -153,35 +153,34 @@ def _unsupported(folder: Path, what: str) -> Finding:
 # -- a copy that PEFT loads --------------------------------------------------------------------
 
 
-def fix(adapter: Adapter, output: Path) -> None:
-    """Write a copy that PEFT loads: only fields it knows, and the modules by their names instead of
-    parts of them."""
-    config = {}
-    for key, value in adapter.config.items():
-        if key not in NOT_PEFT and value is not None:
-            config[key] = value
-    config |= in_peft_words(adapter)
-    config["peft_type"] = "LORA"
-    with files.only_run(output), files.whole_folder(output) as work:
-        copy_beside(adapter.folder, work, leave={CONFIG})
-        shutil.copyfile(adapter.folder / WEIGHTS, work / WEIGHTS)
-        files.write_json(work / CONFIG, config)
-
-
-def in_peft_words(adapter: Adapter) -> dict:
-    """Return the fields of PEFT's config that decide which tensors find a place, as the tensors
+def peft_config(adapter: Adapter) -> dict:
+    """Return its config as PEFT reads it: only fields that it knows, and none that are null, as
+    cosmos-rl's alpha_pattern is. What decides which tensors find a place is as the tensors
     themselves tell: PEFT passes over those of a module that no target names in full."""
     ranks = {}
     for module, (half_a, _) in adapter.pairs.items():
         if half_a.shape[0] != adapter.config.get("r"):
             ranks[re.escape(module)] = half_a.shape[0]
-    return {
+    config = {}
+    for key, value in adapter.config.items():
+        if key not in NOT_PEFT and value is not None:
+            config[key] = value
+    return config | {
+        "peft_type": "LORA",
         "rank_pattern": ranks,
         "target_modules": sorted(adapter.pairs),
         "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.whole}) or None,
         # pissa and olora would change the base again when it is loaded.
         "init_lora_weights": True,
     }
+
+
+def fix(adapter: Adapter, output: Path) -> None:
+    """Write a copy that PEFT loads."""
+    with files.only_run(output), files.whole_folder(output) as work:
+        copy_beside(adapter.folder, work, leave={CONFIG})
+        shutil.copyfile(adapter.folder / WEIGHTS, work / WEIGHTS)
+        files.write_json(work / CONFIG, peft_config(adapter))
 
 
 def copy_beside(source: Path, target: Path, leave: set[str] = OF_ITS_WEIGHTS) -> None:

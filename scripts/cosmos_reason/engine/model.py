@@ -227,9 +227,8 @@ def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, dev
     adapter = adapters.read(folder)
     tensors, _ = safetensors_files.read_folder(base)
     adapters.refuse_other_base(adapter, base, tensors)  # PEFT passes over what finds no place
-    config = PeftConfig.from_pretrained(folder)
-    for name, value in adapters.in_peft_words(adapter).items():  # cosmos-rl has words of its own
-        setattr(config, name, value)
+    # Not its own adapter_config.json: cosmos-rl has words of its own.
+    config = PeftConfig.from_peft_type(**adapters.peft_config(adapter))
     model = load_model(base, dtype, device)
     network = PeftModel.from_pretrained(model, folder, config=config).merge_and_unload()
     refuse_not_finite(network, folder)
