@@ -219,6 +219,21 @@ def test_a_best_by_reward_is_not_the_best_by_loss(output):
         select(output, "val_loss")
 
 
+def test_an_adopted_trainings_losses_are_those_of_its_jobs_log(output, job):
+    """The folder that came back and the job that adopted it have the same log. A run that the
+    embedded engine marks as its own is not told about cosmos-rl's validation."""
+    for folder in (output.parent, job):
+        tell_losses(folder, "log", {9: 0.25})
+        (folder / "policy_0.log").rename(folder / "log.txt")
+    chosen, (note,) = selection.Training(output, job=job).select("val_loss")
+    assert chosen.step == "step_9" and f"(from {job / 'log.txt'}" in note.message
+    assert "not in a folder of this training" not in note.message
+    assert "cosmos-rl leaves the last partial batch out" in note.message
+    (output / RUN / run_outputs.RUN_MARK).write_text(job.name)
+    _, (note,) = selection.Training(output, job=job).select("val_loss")
+    assert "cosmos-rl" not in note.message and "proxy" in note.message
+
+
 def test_best_written_by_us_survives_moving(output, tmp_path):
     best_link.write(output / RUN, "step_9", 0.4)
     best_link.write(output / RUN, "step_10", 0.3)
@@ -246,6 +261,7 @@ def test_best_links_of_a_container(output):
         json.dumps({"best_ckpt_abs_dir": f"/results/train/{RUN}/checkpoints/step_20"})
     )
     assert select(output, "best")[0].step == "step_20"
+    assert best_link.step_of(output / RUN) == "step_20"
     (best / "best_score.json").write_text(
         json.dumps({"best_ckpt_abs_dir": f"/results/{RUN}/checkpoints/step_9"})
     )
@@ -262,6 +278,7 @@ def test_best_links_of_a_container(output):
             with pytest.raises(Failure, match=r"step_8|20200101000000") as caught:
                 select(output, by)
             assert caught.value.findings[0].data["checkpoints"][0] == f"{RUN}/safetensors/step_9"
+        assert best_link.step_of(output / RUN) == ""
 
 
 @pytest.mark.parametrize("place", ["run", "job above", "job elsewhere"])

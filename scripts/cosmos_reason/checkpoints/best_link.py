@@ -46,10 +46,14 @@ def write(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -
 
 def step_of(run_dir: Path) -> str:
     """Return the name of the step of this run that `best` links to; empty when it is of another
-    run, or there is none."""
+    run, or there is none. An absolute link counts by its end: the run may have been copied here."""
     for part in LINKS:
-        target = (run_dir.parent / FOLDER / part).resolve()
-        if target.is_dir() and target.parent == (run_dir / part).resolve():
+        link = run_dir.parent / FOLDER / part
+        if not link.is_symlink():
+            continue
+        target = Path(os.readlink(link))
+        is_here = (target.parent.parent.name, target.parent.name) == (run_dir.name, part)
+        if is_here and (run_dir / part / target.name).is_dir():
             return target.name
     return ""
 

@@ -343,10 +343,11 @@ class Training:
         return chosen, notes
 
     def _proxy_note(self, basis: str) -> Finding:
-        message = (
-            f"{basis}; it is a proxy: cosmos-rl leaves the last partial batch out of it, "
-            "and the lowest is often not the best accuracy"
-        )
+        message = f"{basis}; it is a proxy: "
+        # Only the embedded engine marks its runs; it takes the mean over all tokens.
+        if not any(map(run_outputs.run_marked_by, run_outputs.runs(self.output_dir))):
+            message += "cosmos-rl leaves the last partial batch out of it, and "
+        message += "the lowest is often not the best accuracy"
         if "accuracy" in self._metrics():
             message += "; --by accuracy goes by the answers that were scored"
         losses = self.val_losses
@@ -432,7 +433,8 @@ class Training:
             return sorted(found, key=lambda measured: measured.loss)
         output = self.output_dir.absolute()
         logs: dict[Path, Path] = {}  # by what they are, for one may lie in two of these folders
-        for folder in (*runs.values(), output, output.parent, *self._attempts):
+        # Of equal copies the job's own is named: an adopted training has one where it came from.
+        for folder in (*self._attempts, *runs.values(), output, output.parent):
             for pattern in TRAINER_LOGS:
                 for path in sorted(folder.glob(pattern)):
                     logs[path.resolve()] = path
