@@ -367,6 +367,12 @@ def test_the_last_step_counts_however_long_the_log_goes_on(tmp_path):
     record = {"action": "train", "outputs": {"output_dir": str(tmp_path / "out")}}
     found, missing = evidence.gather(jobs.Job.from_json(tmp_path, record))
     assert found["last_step"] == 3 and missing.endswith("no model of the last step")
+    # Who turned saving off is told so; cosmos-rl then makes no folder at all.
+    (tmp_path / "out").rmdir()
+    (tmp_path / jobs.SPEC).write_text("[train.ckpt]\nenable_checkpoint = false\n")
+    found, missing = evidence.gather(jobs.Job.from_json(tmp_path, record))
+    assert found["last_step"] == 3
+    assert missing.endswith("no model of the last step: train.ckpt.enable_checkpoint is false")
 
 
 def test_a_secret_that_the_work_prints_is_hidden_in_all_that_is_said_of_the_job(site):

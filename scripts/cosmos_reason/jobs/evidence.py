@@ -48,6 +48,7 @@ SKIPPED_OF = {
     "train_dataset": LEFT_OUT[left_out.TRAINING],
     "val_dataset": LEFT_OUT[left_out.VALIDATION],
 }
+SAVES = "train.ckpt.enable_checkpoint"
 FEWEST_LOSSES = 20  # to call their rise one
 HIGH_LOSS = 2.0  # a first batch of less may be luck
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
@@ -207,13 +208,17 @@ def _of_training(job: Job) -> tuple[dict, str]:
         return found, f"stopped at step {last_step} of {total_steps}"
     output_dir = Path(job.outputs["output_dir"])
     final = []
-    for model in run_outputs.models(output_dir):
+    for model in run_outputs.models(output_dir) if output_dir.is_dir() else ():
         if model.step == "final" or run_outputs.step_number(model.path) == last_step:
             final.append(model)
     written = job.wrote(model.path for model in final)  # what was there before proves nothing
     models = [model for model in final if model.path in written]
     if not models:
-        return found, f"{output_dir} has no model of the last step"
+        missing = f"{output_dir} has no model of the last step"
+        spec = job.folder / record.SPEC
+        if spec.is_file() and document.get(document.load(spec), SAVES) is False:
+            missing += f": {SAVES} is false"
+        return found, missing
     if job.engine == "transformers":  # other engines do not say whose run it is
         models = [
             model
