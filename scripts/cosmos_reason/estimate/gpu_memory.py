@@ -36,6 +36,7 @@ FROZEN_KEPT, TRAINED_KEPT, FLOAT32_KEPT = 2.62, 3.92, 4.7
 # Of a base in fp8, per token and number of the widest layer: what is quantized is float32 twice.
 FP8_WORK = 8
 ADAPTER_WORK, ADAPTER_KEPT = 2, 2  # per input (and, at work, output) of a layer with an adapter
+DROPOUT = 1  # per input of a layer whose adapter drops some: which ones
 MERGER_KEPT = 8  # bytes per input of a vision merger that is trained
 ENOUGH_TOKENS = 8192  # beyond which an H100 gets no faster: records share a pass up to it
 LOGIT = 13  # bytes per logit: bfloat16, its float32 copy, the softmax and the gradient
@@ -74,7 +75,7 @@ class Plan:
     `loss_tokens` how many of a sample's positions get logits; `shards` over how many GPUs the
     states are spread; `kept_layers`: those that do not recompute where the others do;
     `accumulates`: a step takes several passes, whose gradients are added up; `fp8_base`: decoder
-    layers under adapters are in 8 bits.
+    layers under adapters are in 8 bits; `dropout`: adapters drop some of their inputs.
 
     `is_rl`: it is the policy of GRPO; `reference`: the host keeps the weights before training (as
     cosmos-rl 0.4.7 does); `rollout_share`: part of the same GPU that vllm is given, 0 where it has
@@ -103,6 +104,7 @@ class Plan:
     kept_layers: int = 0
     accumulates: bool = True
     fp8_base: bool = False
+    dropout: bool = False
 
     def _hits(self, path: str) -> bool:
         """Return whether a linear layer of that name gets an adapter."""
@@ -284,7 +286,7 @@ def _kept(plan: Plan) -> dict[str, float]:
     if plan.lora_rank:
         per_activation = FROZEN_KEPT
     layer = sizes.layer_activations * per_activation
-    layer += ADAPTER_KEPT * sum(wide for wide, _ in plan.adapted)
+    layer += (ADAPTER_KEPT + DROPOUT * plan.dropout) * sum(wide for wide, _ in plan.adapted)
     whole = plan.kept_layers if plan.checkpointing else sizes.layers
     kept = whole * layer + (sizes.layers - whole) * passed_on
     logits = plan.loss_tokens * plan.batch * sizes.vocabulary * LOGIT
@@ -299,6 +301,7 @@ def _decoder_work(plan: Plan) -> float:
     sizes = plan.geometry
     work = sizes.layer_activations * (FROZEN_WORK if plan.lora_rank else TRAINED_WORK)
     work += ADAPTER_WORK * sum(wide + high for wide, high in plan.adapted)
+    work += DROPOUT * plan.dropout * sum(wide for wide, _ in plan.adapted)
     if plan.fp8_base:
         work += FP8_WORK * max(sizes.inner, sizes.queries)
     return plan.tokens * plan.batch * work
@@ -421,10 +424,12 @@ def of_training(
         return None
     lora_rank = 0
     lora_targets = ()
+    dropout = False
     if value("policy.lora") is not None:
         lora_rank = value("policy.lora.r")
         targets = value("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
+        dropout = value("policy.lora.lora_dropout") > 0
     shards = value("policy.parallelism.dp_shard_size")
     if is_cosmos:
         batch = value("train.train_policy.mini_batch")
@@ -465,6 +470,7 @@ def of_training(
         accumulates=is_cosmos
         or (value(BATCH) > 1 and value(BATCH) * tokens > (value(TOKENS_PER_PASS) or ENOUGH_TOKENS)),
         fp8_base=bool(lora_rank) and not is_cosmos and value(BASE_PRECISION) == "fp8",
+        dropout=dropout,
     )
 
 
