@@ -125,7 +125,7 @@ SHARDED = [  # bench_ranks_gpu.py: two processes, one pass a step
     )
 ]  # fmt: skip
 
-DROPOUT = [  # trainings of the embedded engine on one H100, with build_spec.py's LoRA: it has dropout
+DROPOUT = [  # trainings of the embedded engine on one H100, LoRA as build_spec.py writes it
     (
         Plan(
             geometry, tokens, vision, 20, batch=batch, sharded_engine=False, lora_rank=16,

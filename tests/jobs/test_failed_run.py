@@ -272,6 +272,17 @@ def test_a_fix_that_would_not_pass_is_advice(here):
     assert "dataset.annotation_path" in told_of["message"]
 
 
+def test_what_is_quoted_of_a_record_too_long_has_its_length(here):
+    """As cosmos-rl 0.4.7 logged it on an H100."""
+    (here / "run.log").write_text(
+        "[rank0]:[cosmos] 2026-11-28 10:28:27,734 - cosmos - WARNING - sft_process_sample failed "
+        "(attempt 1/50): [mixed(text+video)] Sample exceeds model_max_length after tokenization "
+        "(7319 > 4096) and truncation would break vision token alignment, skipping.\n"
+    )
+    found, _ = told(here, "run.log")
+    assert "after tokenization (7319 > 4096)" in found["LOG-SAMPLE-TOO-LONG"]["message"]
+
+
 TOO_LONG = (
     "ValueError: The decoder prompt (length {}) is longer than the maximum model length of {}."
 )
@@ -287,9 +298,9 @@ DIMS = (
         (TOO_LONG.format(16476, 16384), {"model.max_length": "40960"}),
         (TOO_LONG.format(50000, 40960), {"model.max_length": "51200"}),
         ("Sample exceeds model_max_length after tokenization (5120 > 4096) and truncation",
-         {"policy.model_max_length": "40960", "custom.vision.nframes": "8"}),
+         {"policy.model_max_length": "40960"}),
         ("Sample exceeds model_max_length after tokenization (44100 > 40960) and truncation",
-         {"policy.model_max_length": "46080", "custom.vision.nframes": "8"}),
+         {"policy.model_max_length": "46080"}),
         ("ValueError: nframes should in interval [2, 31], but got 32.",
          {"custom.vision.nframes": "30"}),
         ("ValueError: nframes should in interval [2, 3], but got 4.",

@@ -43,6 +43,8 @@ TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fat
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 # What stands before a line: its rank, its pod, its time (docker logs -t).
 RANK = r"(?:(?:\[[^\]]*\]:?|\d{4}-\d\d-\d\dT\S+)\s?)*"
+# What cosmos-rl's logger writes before its words, which a quotation needs the room for.
+LOGGER = re.compile(r"\[cosmos\] \d{4}-\d\d-\d\d \S+ - cosmos - [A-Z]+ - ")
 # The last line of a traceback says an error even where its text holds a warning.
 RAISED = re.compile(
     RANK + r"(?:[\w.]*(?:Error|Exception)|StopIteration|KeyboardInterrupt)(?::(?! \w*Warning)|\s*$)"
@@ -355,7 +357,7 @@ def _finding(entry: Entry, where: str, line: str) -> Finding:
     if not entry.signs:  # a finding that one of our commands printed
         fix = _said(OURS.match(line)[4] or "")
         return findings.error(entry.id, where, secrets.hidden(entry.cause), fix, evidence=evidence)
-    message = f"{entry.cause} The log says: {quoted(line.strip(), 160)}"
+    message = f"{entry.cause} The log says: {quoted(LOGGER.sub('', line.strip(), count=1), 160)}"
     fix = entry.fix
     if not entry.command:
         fix = Fix(changes=entry.changes_after(line))
