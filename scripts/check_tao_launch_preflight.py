@@ -411,6 +411,9 @@ def prediction_lines(prediction: dict, on_cpu: bool) -> list[str]:
         f"{terms}",
         f"  {on_types(prediction['gpu_types'])}",
     ]
+    if prediction["most_share"]:
+        share = f"{prediction['most_share']:.0%}"
+        lines.append(f"  that is the least: to go faster the training takes up to {share} of a GPU")
     if on_cpu:
         lines = ["it runs on the CPU: no GPU is used"]
     on_host = ", ".join(f"{name} {gib:g}" for name, gib in prediction["host_terms"].items())

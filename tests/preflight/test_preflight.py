@@ -617,6 +617,8 @@ def test_what_fits_is_one_line(site):
     done = run_script(f"{SCRIPT} --platform local --spec spec.toml", cwd=site)
     (line,) = [line for line in done.stdout.splitlines() if "RTX 4090" in line]
     assert line.strip() == "fits every listed GPU from RTX 4090 (23.5 GiB) up"
+    # A job of the embedded engine then shows more: it keeps what fits.
+    assert "that is the least: to go faster the training takes up to 90% of a GPU" in done.stdout
     on_types = runpy.run_path(str(ROOT / "scripts" / SCRIPT))["on_types"]
     told = on_types({"H200": "fits", "L40S": "does not fit", "H100 80GB": "tight", "B200": "fits"})
     rest = "tight on H100 80GB (79.6 GiB); does not fit L40S (44.5 GiB)"

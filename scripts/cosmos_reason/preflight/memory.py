@@ -61,6 +61,8 @@ def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
         "measured": sample.measured,
         "gib": round(gpu_memory.total(plan), 1),
         "terms": gpu_memory.terms(plan),
+        # The embedded engine packs records and keeps activations while they fit.
+        "most_share": None if case.cosmos or case.action != "train" else gpu_memory.TIGHT_ABOVE,
         "gpu_types": {name: gpu_memory.of_gpu(plan, gib) for name, gib in types.items()},
         "steps": steps,
         "hours": None,
