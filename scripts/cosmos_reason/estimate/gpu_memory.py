@@ -180,7 +180,8 @@ def _bytes(plan: Plan, gpu: float) -> dict[str, float]:
         }
     if plan.sharded_engine:
         work = _kept(plan) | {"layer at work": _decoder_work(plan) + _vision_work(plan)}
-        return {**_states(plan), **_gathered(plan), **work, **_rollout(plan, gpu), **fixed}
+        step = {**_states(plan), **_gathered(plan), **work, **_rollout(plan, gpu)}
+        return {**max(step, _loading(plan), key=_sum), **fixed}
     moments = (_backward_begins(plan), _backward_ends(plan))
     return {**max(moments, key=_sum), **fixed}
 
@@ -214,6 +215,19 @@ def _states(plan: Plan) -> dict[str, float]:
     if plan.sharded_engine and plan.master == 4 and plan.shards == 1:
         states["bfloat16 copy of the weights"] = share * ACTIVATION
     return states
+
+
+def _loading(plan: Plan) -> dict[str, float]:
+    """Return what cosmos-rl 0.4.7 holds when it has read its weights: beside them all tensors of
+    the files that fell to this GPU, and one more copy of the embedding, tied or not."""
+    sizes = plan.geometry
+    stored = sizes.parameters + (sizes.table if sizes.tied else 0)
+    held = {"weights": plan.master * stored, "LoRA": 4 * plan.adapter_parameters}
+    loading = {
+        name: 0 if plan.states_on_host else size / plan.shards for name, size in held.items()
+    }
+    read = sizes.parameters / plan.shards + sizes.table
+    return {**loading, "weights as they are read": ACTIVATION * read}
 
 
 def _gathered(plan: Plan) -> dict[str, float]:
@@ -530,8 +544,8 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     if not plan.lora_rank:
         adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
         yield Fix(flags={"--tuning": "lora"}), adapter
-    # A base that is frozen is sharded in the master precision, too.
-    if plan.master == 4 and (plan.rollout_share or not plan.lora_rank):
+    # cosmos-rl holds a base that is frozen in the master precision, too.
+    if plan.master == 4 and (plan.sharded_engine or not plan.lora_rank):
         yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}  # rounds small steps
     if token_pixels and plan.vision_tokens // 2 > 128:
         vision_tokens = plan.vision_tokens // 2  # half of the pixels
