@@ -223,7 +223,7 @@ def test_an_adopted_trainings_losses_are_those_of_its_jobs_log(output, job):
     """The folder that came back and the job that adopted it have the same log. A run that the
     embedded engine marks as its own is not told about cosmos-rl's validation."""
     for folder in (output.parent, job):
-        tell_losses(folder, "log", {9: 0.25})
+        tell_losses(folder, "log", {9: 0.25, 10: 0.3, 20: 0.4})
         (folder / "policy_0.log").rename(folder / "log.txt")
     chosen, (note,) = selection.Training(output, job=job).select("val_loss")
     assert chosen.step == "step_9" and f"(from {job / 'log.txt'}" in note.message
