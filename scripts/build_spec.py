@@ -328,7 +328,7 @@ def main(args) -> cli.Outcome:
         raise f.Failure(found, f.EXIT_BAD_INPUT)
     if f.has_errors(found):
         return cli.Outcome({"spec": None}, found, "nothing written", named=IN_TABLE)
-    return written(args, draft, case, found)
+    return written(args, draft, case, found, place)
 
 
 def told(finding: f.Finding) -> f.Finding:
@@ -444,7 +444,9 @@ def occupied(output: str, others: Iterable[str]) -> list[f.Finding]:
     return [f.error("SPEC-OUTPUT", path, message) for path in there]
 
 
-def written(args, draft: Draft, case: Case, found: list[f.Finding]) -> cli.Outcome:
+def written(
+    args, draft: Draft, case: Case, found: list[f.Finding], place: site.Site | None
+) -> cli.Outcome:
     output = Path(args.output)
     for path, records in draft.files.items():
         files.write_json(Path(path), records)
@@ -460,7 +462,11 @@ def written(args, draft: Draft, case: Case, found: list[f.Finding]) -> cli.Outco
     if args.action == "train":
         result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
         text += f": {in_words.size_of_training(case)}"
-    text += f"\n{in_words.table(case)}"
+    each, nodes = (place.get("gpus.count"), place.get("nodes") or 1) if place else (None, 1)
+    held = ""
+    if each is not None and nodes * each > case.needed_gpus:
+        held = f" of {nodes} x {each} at {place.name}"
+    text += f"\n{in_words.table(case, held=held)}"
     return cli.Outcome(result, found, text, following(args, case, found, count), named=IN_TABLE)
 
 

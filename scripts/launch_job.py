@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, secrets
+from cosmos_reason.base import bundle, files, secrets
 from cosmos_reason.base.findings import (
     EXIT_OUTSIDE,
     Failure,
@@ -347,8 +347,9 @@ def of_untouched(asked: options.Launch, output: Path) -> str:
     launch = sys.argv[sys.argv.index("plan") + 2 :]
     for flag in ("--spec", "--output", "--name", options.SPEED):
         launch = cli.without(launch, "--json", flag)
-    launch += ["--spec", str(spec), "--output", f"{output}-base"]
-    build = cli.suggested(("build_spec.py", "evaluate", *words, "-o", str(spec)))
+    shown = files.from_here(spec)
+    launch += ["--spec", shown, "--output", f"{output}-base"]
+    build = cli.suggested(("build_spec.py", "evaluate", *words, "-o", shown))
     return f"{build} && {cli.suggested(('launch_job.py', 'plan', 'evaluate', *launch))}"
 
 

@@ -94,7 +94,8 @@ def launched(facts: dict, action: str) -> str:
 
 def limits() -> str:
     lines = "".join(f"- {line}\n" for line in bundle.skill_info()["not_yet"])
-    names = " and ".join(f"`{name}`" for name in only_rendered())
+    images = [one["images"] for one in bundle.skill_info()["clusters"].values() if "images" in one]
+    names = ", ".join([*(f"`{name}`" for name in only_rendered()), *images])
     return f"{names} were rendered here, never run: say so. Not yet:\n\n{lines}"
 
 

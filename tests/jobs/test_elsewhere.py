@@ -341,12 +341,12 @@ def test_kubectl_is_told_the_namespace_and_gets_secrets_from_the_shell(place):
     render(place, "kubernetes", "out")
     page = text_of(place.root / "out")["README.md"]
     assert "`kubectl --namespace n apply -f out/manifests/`" in page
-    (line,) = [line for line in page.splitlines() if line.startswith("- secrets: ")]
+    (line,) = [line for line in page.splitlines() if line.startswith("- secrets, if any: ")]
     (place.root / "bin").mkdir()
     (place.root / "bin" / "kubectl").write_text('#!/bin/sh\necho "$@"; cat "${7#*=}"\n')
     (place.root / "bin" / "kubectl").chmod(0o755)
     environment = {"PATH": f"{place.root}/bin:{os.environ['PATH']}", "HF_TOKEN": "hf_canary"}
-    command = line.removeprefix("- secrets: ").strip("`")
+    command = line.removeprefix("- secrets, if any: ").strip("`")
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
     assert done.stdout.startswith("--namespace n create secret generic out --from-env-file=")
     assert done.stdout.splitlines()[1:] == ["HF_TOKEN=hf_canary"], done.stderr
@@ -705,6 +705,16 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     shutil.rmtree(place.root / "out")
     said = here("launch_job.py", place, *words).stderr
     assert "next: `plan evaluate` (--output DIR) (the untouched model)" in said
+
+
+def test_a_spec_for_fewer_gpus_than_the_site_has_says_so(place):
+    """A site of two nodes whose spec was laid out for one went unnoticed."""
+    site = describe(place, "slurm", nodes=2)
+    words = ["build_spec.py", place, "train", "--engine", "transformers", "--site", site]
+    words += ["--model", "model", "--spec", "train.toml", "--force", "-o"]
+    assert "GPUs     1 of 2 x 8 at there" in here(*words, "one.toml").stdout
+    whole = ["--nodes", "2", "--gpus-per-node", "8", "--global-batch", "16"]
+    assert "GPUs     16\n" in here(*words, "all.toml", *whole).stdout
 
 
 @pytest.mark.parametrize(("count", "is_told"), [(1, False), (8, True)])

@@ -304,7 +304,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         is_told = any(there == path or path.startswith(f"{there}/") for there in told)
         lines += [] if is_told else [f"- expected there: {path}"]
     if job.image:
-        lines.append(f"- image {job.image}")
+        lines.append(f"- image {engines.image_there(job)}")
         if site and site.is_offline and job.platform == "docker":
             save = f"docker pull {job.image} && docker save -o image.tar {job.image}"
             lines[-1] = f"- image: `{save}` here, `docker load -i image.tar` there"
@@ -312,7 +312,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
             lines[-1] = f"- image, pulled there at the start: `docker pull {job.image}`"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
-        lines.append("- without the Hub (HF_HUB_OFFLINE=1)")
+        lines.append("- without the Hub (it sets HF_HUB_OFFLINE=1)")
     first = ""
     environment = site.get("environment") if site and not job.image else None
     brings_skill = not (site and site.get("skill_dir"))
@@ -344,7 +344,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         names = "|".join([*containers.CREDENTIALS[:2], *job.options.get("env", [])])
         values = f"<(env | grep -E '^({names})=')"  # by name: nothing of a value stands here
         command = f"{kubectl} create secret generic {job.job_id} --from-env-file={values}"
-        lines.append(f"- secrets: `{command}`")
+        lines.append(f"- secrets, if any: `{command}`")
     return README.format(
         title=title,
         copied=indent("\n".join([*below_here.values(), whole]), "    "),

@@ -155,3 +155,10 @@ def launch_text(job: Job, before: str = "") -> str:
         quoted = shlex.quote(word)
         lines.append(f"\\\n  {quoted}" if quoted.startswith("--") else quoted)
     return f"#!/bin/sh\n# {job.job_id}\n{before}exec {' '.join(lines)}\n"
+
+
+def image_there(job: Job) -> str:
+    """Return the image of a job, and what an engine of this skill needs of it: nobody has looked
+    into it, where it is planned."""
+    needs = bundle.skill_info()["engines"][job.engine].get("image_needs")
+    return f"{job.image}, {needs}" if needs else str(job.image)

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
-from cosmos_reason.jobs import record
+from cosmos_reason.jobs import engines, record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
@@ -84,7 +84,7 @@ def of_rendered(job: Job, launch: Launch) -> str:
     rows = {
         "asks for": asked,
         "a node": "; ".join(of_node),
-        "image": job.image,
+        "image": engines.image_there(job) if job.image else "",
         "runs": f"{job.action} with {job.engine}, "
         + spec_in_words.with_batch(launch.case, launch.gpu_ids != [] and not launch.endpoint),
         "writes": ", ".join(apart),

@@ -14,9 +14,9 @@ from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 SHOWN_OF_A_VALUE = 120  # characters
 
 
-def table(case: Case, uses_gpus: bool = True) -> str:
+def table(case: Case, uses_gpus: bool = True, held: str = "") -> str:
     """Return all that will hold, a line per subject: nobody has to open the spec to agree to it.
-    What is not known yet is its last line."""
+    What is not known yet is its last line. `held`: of which GPUs, where the place has more."""
     model = f"{files.from_here(case.model)} for {case.engine}"
     if "adapter" in case.params and case(case.params["adapter"]):
         model += f", an adapter of {files.from_here(case(case.params['base']) or 'its base')}"
@@ -82,7 +82,7 @@ def table(case: Case, uses_gpus: bool = True) -> str:
     elif actions.data_keys(case.action):
         unknown.append("lengths of the records")
     if uses_gpus:
-        rows["GPUs"] = str(case.needed_gpus)
+        rows["GPUs"] = f"{case.needed_gpus}{held}"
     if unknown:
         rows["unknown"] = f"{' and '.join(unknown)}: --dataset-facts FILE tells"
     return "\n".join(f"  {name:8} {text}" for name, text in rows.items() if text)
