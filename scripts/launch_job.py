@@ -329,28 +329,27 @@ def written(
     result |= {"time": cost.to_json()} if cost else {}
     known = {"spec": asked.spec_path, "is_document": True}
     following = carried.NEXT
-    if asked.action == "train" and not carried.holds_evaluation(output.parent):
-        following = f"{of_untouched(asked, output)} (the untouched model)"
+    is_first = asked.action == "train" and not asked.retry_of
+    if is_first and not carried.holds_evaluation(output.parent):
+        following = f"`{of_untouched(asked, output)}` (the untouched model)"
     return cli.Outcome(result, found, "\n".join(lines), following, **known)
 
 
 def of_untouched(asked: options.Launch, output: Path) -> str:
     """Return the commands that render an evaluation of the model which a training begins with into
-    a folder beside `output`; in words, where its questions are not in a folder as build_spec takes
-    it."""
+    a folder beside `output`; where a site does not say all, their name alone."""
     from cosmos_reason.jobs import carried
 
     words = carried.words_of_untouched(asked)
     if not words:
-        return "`plan evaluate` (--output DIR)"
-    spec = asked.spec_path.with_stem(f"{asked.spec_path.stem}-base")
-    launch = sys.argv[sys.argv.index("plan") + 2 :]
-    for flag in ("--spec", "--output", "--name", options.SPEED):
-        launch = cli.without(launch, "--json", flag)
-    shown = files.from_here(spec)
-    launch += ["--spec", shown, "--output", f"{output}-base"]
-    build = cli.suggested(("build_spec.py", "evaluate", *words, "-o", shown))
-    return f"{build} && {cli.suggested(('launch_job.py', 'plan', 'evaluate', *launch))}"
+        return "plan evaluate --output DIR"
+    spec = files.from_here(asked.spec_path.with_stem(f"{asked.spec_path.stem}-base"))
+    launch = ["--site", files.from_here(asked.site.path), "--spec", spec]
+    if asked.gpu_ids:
+        launch += ["--gpu-ids", asked.gpu_ids[0]]
+    build = cli.suggested(("build_spec.py", "evaluate", *words, "-o", spec))
+    launch = ("launch_job.py", "plan", "evaluate", *launch, "--output", f"{output}-base")
+    return f"{build} && {cli.suggested(launch)}"
 
 
 def submit(args: argparse.Namespace) -> cli.Outcome:

@@ -39,6 +39,19 @@ def test_disagreements_are_listed_with_both_answers_and_rows(source):
     assert "'yes' by ann, 'no' by bob" in found["message"] and found["fix"] == ""
 
 
+def test_contradictions_beside_an_undeclared_annotator_are_refused(source):
+    """They were trained on, all of them, with a warning about an unused column."""
+    table = [TABLE[0].replace("who", "labeller"), *TABLE[1:]]
+    report, _ = build(source, table, *ASKED, expect=2)
+    (found,) = [one for one in report["findings"] if one["severity"] == "error"]
+    assert (found["id"], found["fix"]) == ("BUILD-ANNOTATOR", "--column annotator=labeller")
+    report, splits = build(source, table, *ASKED, "--column", "ignore=labeller")
+    assert len(splits["train"]) == 8
+    agreed = [table[0], *table[1:3], table[8 - 1]]
+    report, splits = build(source, agreed, *ASKED, out="agreed")
+    assert len(splits["train"]) == 3 and "BUILD-COLUMN-UNUSED" in ids(report)
+
+
 @pytest.mark.parametrize(
     ("way", "answers"),
     [("majority", {"0": "yes", "1": "no", "3": "no"}), ("drop", {"0": "yes", "3": "no"})],

@@ -256,6 +256,16 @@ def test_events_become_questions_of_both_answers(source, events):
     assert again == splits and "BUILD-COLUMN-UNUSED" not in ids(report)
 
 
+def test_a_question_about_events_is_proposed_with_their_name(source, events):
+    flags = [*ABSENT[:6], *ABSENT[-2:]]
+    report, _ = build(source, events, *flags, expect=2)
+    (found,) = [one for one in report["findings"] if one["severity"] == "error"]
+    assert (found["id"], found["fix"]) == (
+        "BUILD-QUESTION",
+        "--question 'Does this happen: {event}?'",
+    )
+
+
 def test_each_event_has_its_moments_in_its_own_clip(source, events):
     """Else a clip that is asked about twice and never shows it would tell the answer."""
     for unit in ("", "_ms"):

@@ -230,6 +230,7 @@ def test_a_failed_run_is_tried_again_there(place):
     words = ["retry", first["job_id"], "--site", "site.yaml", "--output", again]
     code, printed = place.command("launch_job.py", *words)
     assert code == 0, printed["findings"]
+    assert printed["next"].startswith("copy and start"), "the untouched model was asked before"
     results = f"{place.out}/results"
     (place.root / "do").write_text(json.dumps({"output": results}))
     subprocess.run(["bash", str(again / "run.sh")], check=True, capture_output=True)

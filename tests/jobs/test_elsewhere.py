@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from support_specs import write_facts
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import site as sites
+from cosmos_reason.jobs import carried
 from cosmos_reason.spec import document, origins
 
 THERE = "/lustre/me"
@@ -688,7 +690,7 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     words += ["--gpu-ids", "3", "--seconds-per-step", "2", "--name", "go.sh", "--output", "out"]
     done = here("launch_job.py", place, *words)
     assert done.returncode == 0, done.stderr
-    following = done.stderr.partition("next: ")[2].partition(" (the untouched model)")[0]
+    following = done.stderr.partition("next: `")[2].partition("` (the untouched model)")[0]
     for line in following.split(" && "):
         script, *more = shlex.split(line)
         assert script.startswith(str(ROOT / "scripts"))
@@ -698,13 +700,18 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     assert "nframes = 4" in asked and '"Look twice."' in asked and f'"{THERE}/model"' in asked
     assert (place.root / "out-base/run.sh").is_file(), "a name of its own"
     assert command("launch_job.py", place, *words)[1]["next"].startswith("copy and start"), "done"
+    written = document.load(place.root / "train.toml")
+    asked = SimpleNamespace(engine="transformers", site=sites.read(site), written=written)
+    assert carried.words_of_untouched(asked)
+    asked.engine = "cosmos-rl"
+    assert carried.words_of_untouched(asked) == [], "it answers nothing"
     (place.root / "held/annotations.json").rename(place.root / "held/other.json")
     change(place, "train", custom__val_dataset__annotation_path="held/other.json")
     change(place, "train", custom__train_dataset__annotation_path="held/other.json")
     shutil.rmtree(place.root / "out-base")
     shutil.rmtree(place.root / "out")
     said = here("launch_job.py", place, *words).stderr
-    assert "next: `plan evaluate` (--output DIR) (the untouched model)" in said
+    assert "next: `plan evaluate --output DIR` (the untouched model)" in said
 
 
 def test_a_spec_for_fewer_gpus_than_the_site_has_says_so(place):

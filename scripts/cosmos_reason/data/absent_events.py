@@ -79,6 +79,11 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             named = [name for name in kinds if f"{{{name}}}" in reading.question] or kinds
             fix = f.Fix(flags={"--column": f"answer={named[0]}"}) if len(named) == 1 else ""
             raise f.bad_input("BUILD-COLUMN", "answer", message, fix)
+    if not reading.question:
+        named = f"{{{event.name}}}"
+        fix = f.Fix(flags={"--question": f"Does this happen: {named}?"})
+        message = f"got no question about the events of {event.name}, expected one"
+        raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     events = {alike(cell_text(row.values.get(event.name))) for row in rows}
     if f"{{{event.name}}}" not in reading.question and len(events) > 1:
         message = (

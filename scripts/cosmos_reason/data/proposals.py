@@ -93,6 +93,8 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
             times = times or unnamed_times(table, names)
             if times and table.first["answer"].name:
                 found += contradictions(table, times)
+        if not is_mapped and table.first["answer"].name:
+            found += unnamed_annotator(table, names)
     names = [name for name in names if name not in RATES]  # which are read beside pictures
     if not names:
         return found
@@ -173,12 +175,7 @@ def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:
 def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
     """Return an error where one clip has several answers to one question, and columns without a
     role (`times`) are called as the times of each would be."""
-    given: dict[tuple, set[str]] = defaultdict(set)
-    media, cells, answers = table.media[0], table.cells, table.texts["answer"]
-    for (_, medium), question, answer in zip(media, table.questions, answers, strict=True):
-        if medium:  # it is not known yet of which clip the others are
-            given[medium, question].add(alike(answer))
-    if all(len(labels) < 2 for labels in given.values()):
+    if not _has_two_answers(table):
         return []
     listed = " and ".join(times)
     message = (
@@ -186,17 +183,43 @@ def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
         "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
         f"start_frame and end_frame), or declare --column ignore=NAME of {listed}"
     )
-    declared = words.time_roles(cells, times)
+    declared = words.time_roles(table.cells, times)
     fix = Fix()
     if declared:  # a name may say the unit; else the lengths of the clips prove it, or nobody knows
         columns = [column(*word.split("=", 1), "--column") for word in declared]
         unit = columns[0].unit
         if not unit and times[0] not in published_sets.IN_SECONDS:
-            unit = parts.proved_unit(media, *parts.times_of(cells, *(one.name for one in columns)))
+            unit = parts.proved_unit(
+                table.media[0], *parts.times_of(table.cells, *(one.name for one in columns))
+            )
         if unit is not None:
             declared_as = [f"{one._replace(unit=unit).written}={one.name}" for one in columns]
             fix = Fix(flags={"--column": declared_as})
     return [f.error("BUILD-SPAN", times[0], message, fix, columns=times)]
+
+
+def _has_two_answers(table: Table) -> bool:
+    """Return whether one clip has several answers to one question."""
+    given: dict[tuple, set[str]] = defaultdict(set)
+    rows = zip(table.media[0], table.questions, table.texts["answer"], strict=True)
+    for (_, medium), question, answer in rows:
+        if medium:  # it is not known yet of which clip the others are
+            given[medium, question].add(alike(answer))
+    return any(len(labels) > 1 for labels in given.values())
+
+
+def unnamed_annotator(table: Table, names: list[str]) -> list[f.Finding]:
+    """Return an error where one clip has several answers to one question, and a column without a
+    role is called as what says whose they are: all of them would be trained on."""
+    who = next((name for name in names if words.meaning(name) == "an annotator"), None)
+    if who is None or not _has_two_answers(table):
+        return []
+    message = (
+        f"got one clip with several answers to one question, and {who}, which may say who gave "
+        f"each: declare it, or --column ignore={who} to train on all of them"
+    )
+    fix = Fix(flags={"--column": f"annotator={who}"})
+    return [f.error("BUILD-ANNOTATOR", who, message, fix)]
 
 
 def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:

@@ -163,12 +163,15 @@ def holds_evaluation(folder: Path) -> bool:
 
 def words_of_untouched(asked: Launch) -> list[str]:
     """Return the words for build_spec that ask the model which a training begins with as the
-    training asks it; none where its validation data are no folder of annotations.json and media."""
+    training asks it; none where the engine asks nothing, where no site says how to launch it, and
+    where its validation data are no folder of annotations.json and media."""
     written = asked.written
     questions = document.get(written, "custom.val_dataset.annotation_path")
-    model = document.get(written, "policy.model_name_or_path")
     media = document.get(written, "custom.val_dataset.media_path")
-    if not questions or not model or Path(questions) != Path(media or "") / "annotations.json":
+    model = document.get(written, "policy.model_name_or_path")
+    able = bundle.skill_info()["engines"][asked.engine]["actions"]
+    is_root = questions and Path(questions) == Path(media or "") / "annotations.json"
+    if not (asked.site and model and is_root and "evaluate" in able):
         return []
     words = [] if asked.engine == "tao" else ["--engine", asked.engine]
     words += ["--model", files.from_here(model)]
@@ -177,7 +180,7 @@ def words_of_untouched(asked: Launch) -> list[str]:
     for key, value in actions.trained_view(written, "evaluate").items():
         if value not in ("", document.get(usual, key)):
             words += ["--set", f"{key}={value_text(value)}"]
-    return words + (["--site", files.from_here(asked.site.path)] if asked.site else [])
+    return [*words, "--site", files.from_here(asked.site.path)]
 
 
 def _rendered_sha256(folder: Path) -> str:
