@@ -406,6 +406,25 @@ def test_a_row_behind_an_unclosed_quotation_mark_is_not_lost(source, mark, name)
     assert build(source, text, *ASKED, name=name)[1][-1] == "shut"
 
 
+@pytest.mark.parametrize(
+    "cell, name",
+    [
+        ("It brakes.\nIn c0.mp4, the light is red.", "labels.csv"),
+        ("Which of these is it?\nframe1.jpg, frame2.jpg, frame3.jpg", "labels.csv"),
+        ("Compare:\n0.mp4, 1.mp4", "labels.tsv"),
+        ("Source:\ncam1/0.mp4; 2024", "labels.tsv"),
+    ],
+)
+def test_a_text_of_several_lines_that_names_clips_is_no_row(source, cell, name):
+    """Such tables were refused for an unclosed quotation mark."""
+    (source / "labels.csv").unlink(missing_ok=True)
+    mark = "\t" if name.endswith(".tsv") else ","
+    lines = [("video", "note", "answer"), ("0.mp4", f'"{cell}"', "open"), ("1.mp4", "", "shut")]
+    text = "\n".join(mark.join(line) for line in lines)
+    findings, answers, _ = build(source, text, *ASKED, name=name)
+    assert "BUILD-TABLE" not in findings and answers == ["open", "shut"]
+
+
 def test_a_record_in_the_place_of_the_header_is_not_lost(source):
     findings, answers, _ = build(source, ["0.mp4,yes", "1.mp4,no"], *ASKED)
     assert "BUILD-TABLE" in findings and not answers and not findings["BUILD-TABLE"].get("fix")

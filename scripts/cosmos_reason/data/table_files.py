@@ -21,7 +21,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.data import label_tools
 from cosmos_reason.data.source_files import Folder, Held
 from cosmos_reason.data.turns import DateCell
-from cosmos_reason.media.files import MEDIA_SUFFIXES, names_medium
+from cosmos_reason.media.files import names_medium
 
 if TYPE_CHECKING:
     from cosmos_reason.data.json_stream import JsonRecords
@@ -33,10 +33,6 @@ FLAT = (*DELIMITED, WORKBOOK)  # a line is a row, and no cell holds others
 OTHER_SPREADSHEETS = (".xls", ".ods")
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COLUMNAR = (".parquet", ".arrow")
-# A row in a cell of the one before, whose quotation mark nobody closed.
-SWALLOWED = re.compile(
-    rf"\n([^\n{SEPARATORS}]+(?:{'|'.join(map(re.escape, MEDIA_SUFFIXES))}))[{SEPARATORS}]", re.I
-)
 PERCENT = re.compile(r"0+(\.0+)? ?%")  # formats of numbers: 0%, 0.0%
 ZEROS = re.compile("00+")  # 0007
 SCANNED, LONGEST_FORMULA = 1 << 20, 1 << 14  # bytes
@@ -140,7 +136,8 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
             header = handle.readline()
             handle.seek(0)
             separator = max(SEPARATORS, key=header.count)
-            yield from _below_header(path, csv.reader(handle, strict=True, delimiter=separator))
+            lines = csv.reader(handle, strict=True, delimiter=separator)
+            yield from _below_header(path, lines, separator)
     except UnicodeDecodeError:
         message = "got text that is not UTF-8, expected a UTF-8 CSV table with a header; Windows "
         message += "writes WINDOWS-1252 in Western Europe, other names of codes elsewhere"
@@ -153,9 +150,11 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
         ) from None
 
 
-def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int, dict]]:
-    """Yield (its number, row) of the lines below the first that holds something. Raises
-    ValueError."""
+def _below_header(
+    path: Path, lines: Iterable[list[str]], separator: str = ""
+) -> Iterator[tuple[int, dict]]:
+    """Yield (its number, row) of the lines below the first that holds something; `separator` of a
+    table with quotation marks. Raises ValueError."""
     numbered = enumerate(lines, 1)
     names = next((cells for _, cells in numbered if any(cells)), [])
     for column, times in Counter(names).items():
@@ -165,13 +164,33 @@ def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int,
     for number, cells in numbered:
         if any(cells[len(names) :]):
             raise ValueError(f"more cells than the header has in row {number}")
-        if "\n" in (whole := "".join(cells)) and (row := SWALLOWED.search(whole)):
+        swallowed = _swallowed(cells, len(names), separator) if separator else ""
+        if swallowed:
             raise ValueError(
-                f"{row[1]!r} inside a cell of row {number}, an unclosed quotation mark"
+                f"{swallowed!r} inside a cell of row {number}, an unclosed quotation mark"
             )
         is_blank = not any(map(str.strip, cells))
         values = [*cells, *[None] * (len(names) - len(cells))][: len(names)]
         yield number, {} if is_blank else dict(zip(names, values, strict=True))
+
+
+def _swallowed(cells: list[str], width: int, separator: str) -> str:
+    """Return a clip whose row a cell took in behind a quotation mark that nobody closed; "" for
+    none. Without that mark the first line of the cell ends its own row, and another one is a whole
+    row, with clips in the same columns; a text of several lines is neither."""
+    for column, cell in enumerate(cells):
+        if "\n" not in cell:
+            continue
+        first, *others = (line.split(separator) for line in cell.splitlines())
+        own = [*cells[:column], *first]
+        shown = [place for place, text in enumerate(own) if names_medium(text.strip())]
+        if len(own) != width or not shown:
+            continue
+        for line in others:
+            found = [place for place, text in enumerate(line) if names_medium(text.strip())]
+            if len(line) == width and found == shown:
+                return line[shown[0]]
+    return ""
 
 
 def _refuse_data_as_names(path: Path, names: list[str]) -> None:
