@@ -60,7 +60,7 @@ def test_the_command_that_is_named_builds_them_as_it_is(tmp_path, name):
 
 def test_captions_without_one_of_the_whole_are_joined():
     parts = SHAREGPT4VIDEO[0] | {"captions": [{"idx": n, "content": f"{n}."} for n in (1, 2)]}
-    assert nested_rows.rows([parts]) == [{"video": "video0.mp4", "caption": "1. 2."}]
+    assert nested_rows.rows([parts], []) == [{"video": "video0.mp4", "caption": "1. 2."}]
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_captions_without_one_of_the_whole_are_joined():
     ],
 )
 def test_other_records_stay_as_they_are(record):
-    assert nested_rows.rows([record]) == [record]
+    assert nested_rows.rows([record], []) == [record]

@@ -217,12 +217,96 @@ def test_lists_called_like_splits_are_splits(tmp_path, clip, kind):
     assert answers(tmp_path / "out" / "eval") == ["x"]
     told = run_script("check_dataset.py", source, "--json")
     assert "DATA-NOT-BUILT" in told.stdout and "splits in lists" in told.stdout
-    if kind == "questions":  # of a list beside them nobody knows the split
-        source.write_text(
-            json.dumps({"train": [made("a")], "more": [made("b")], "test": [made("x")]})
-        )
-        found = build(source, out="more", expect=2)["findings"]
-        assert "BUILD-SPLIT-NAME" in [one["id"] for one in found]
+
+
+def asked(name, **more):
+    return {"video": f"{name}.mp4", "question": "Which?", "answer": name, **more}
+
+
+def test_a_list_of_records_beside_splits_is_refused_and_another_list_is_passed_over(tmp_path, clip):
+    """Categories became rows without a clip, and six errors."""
+    clips(tmp_path / "src", clip, ["a", "b", "x"])
+    source = tmp_path / "src" / "all.json"
+    document = {"train": [asked("a")], "more": [asked("b")], "test": [asked("x")]}
+    source.write_text(json.dumps(document))
+    found = build(source, expect=2)["findings"]
+    assert [one["id"] for one in found] == ["BUILD-SPLIT-NAME"]
+    assert "'more'" in found[0]["message"] and "remove it" in found[0]["message"]
+    document["more"] = [asked("b", split="train")]  # whose split each record names
+    document["categories"] = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    source.write_text(json.dumps(document))
+    told = build(source)["findings"]
+    assert not [one for one in told if one["severity"] == "error"]
+    assert any("categories" in one["message"] for one in told)
+    assert answers(tmp_path / "out" / "train") == ["a", "b"]
+    assert answers(tmp_path / "out" / "eval") == ["x"]
+
+
+@pytest.mark.parametrize("value", [{"approved": True, "by": "ann"}, [{"by": "ann"}]])
+@pytest.mark.parametrize("ids", [["a"], ["a", "b"]])
+def test_a_record_with_an_object_called_validation_is_a_record(tmp_path, clip, value, ids):
+    clips(tmp_path / "src", clip, ids)
+    source = tmp_path / "src" / "all.json"
+    source.write_text(json.dumps([asked(name, validation=value) for name in ids]))
+    build(source)
+    assert answers(tmp_path / "out" / "train") == ids
+    told = json.loads(run_script("check_dataset.py", source, "--json").stdout)
+    assert "DATA-NOT-BUILT" not in [one["id"] for one in told["findings"]]
+
+
+def test_labels_with_an_object_called_validation_are_labels(tmp_path, clip):
+    clips(tmp_path / "src", clip, ["a"])
+    source = tmp_path / "src" / "all.json"
+    source.write_text(json.dumps([{"video": "a.mp4", "label": "a", "validation": {"by": "ann"}}]))
+    build(source, "--question", "Which?")
+    assert answers(tmp_path / "out" / "train") == ["a"]
+
+
+def test_each_of_several_documents_has_its_splits(tmp_path, clip):
+    """All of them were trained on, also those of a clip that is named around its lists."""
+    clips(tmp_path / "src", clip, ["a", "b", "x", "y"])
+    pair = {"question": "Which?", "answer": "c"}
+    documents = [
+        {"train": [asked("a")], "test": [asked("x")]},
+        {"train": [asked("b")], "test": [asked("y")]},
+        {"video": "y.mp4", "test": [pair, pair]},
+    ]
+    source = tmp_path / "src" / "all.jsonl"
+    source.write_text("".join(f"{json.dumps(one)}\n" for one in documents))
+    build(source)
+    assert answers(tmp_path / "out" / "train") == ["a", "b"]
+    assert answers(tmp_path / "out" / "eval") == ["x", "y", "y-2", "y-3"]
+
+
+def test_the_name_of_a_list_is_the_split_of_its_records(tmp_path, clip):
+    """Their own "split", a fold, let the held-out ones be trained on."""
+    clips(tmp_path / "src", clip, ["a", "x"])
+    source = tmp_path / "src" / "all.json"
+    document = {"train": [asked("a", split="fold1")], "val": [asked("x", split="fold1")]}
+    source.write_text(json.dumps(document))
+    build(source)
+    assert answers(tmp_path / "out" / "train") == ["a"]
+    assert answers(tmp_path / "out" / "eval") == ["x"]
+    document["train"][0]["split"] = "test"
+    source.write_text(json.dumps(document))
+    found = build(source, out="other", expect=2)["findings"]
+    assert [one["id"] for one in found] == ["BUILD-SPLIT-NAME"]
+
+
+@pytest.mark.parametrize("names", [("data", "test"), ("train", "data"), ("annotations", "val")])
+def test_no_list_of_records_beside_another_is_lost(tmp_path, clip, names):
+    """One list was read, and the other went without a word."""
+    clips(tmp_path / "src", clip, ["a", "x"])
+    source = tmp_path / "src" / "all.json"
+    source.write_text(json.dumps({names[0]: [asked("a")], names[1]: [asked("x")]}))
+    (found,) = build(source, expect=2)["findings"]
+    assert found["id"] == "DATA-JSON" and all(f'"{name}"' in found["message"] for name in names)
+    told = run_script("check_dataset.py", source, "--json")
+    assert told.returncode and "DATA-JSON" in told.stdout
+    about = {"data": [asked("a"), asked("x")], "validation": {"by": "ann"}}
+    source.write_text(json.dumps(about))  # what is no record may stand beside them
+    build(source)
+    assert answers(tmp_path / "out" / "train") == ["a", "x"]
 
 
 @pytest.mark.parametrize("suffix", ["zip", "tar.gz"])

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure, bad_input
+from cosmos_reason.data import nested_rows, split_names
 
 BLOCK = 1 << 22  # characters: of many records what is the same is looked at once
 LONGEST_LITERAL = 16  # of true, -Infinity, \\u escapes: how far before a cut the decoder may stop
@@ -101,6 +102,10 @@ class JsonRecords:
             value = self.header[key] = self._value()
             if found and key in ENVELOPE_KEYS and isinstance(value, list) and value:
                 raise self._failure(f'got records in "{found}" and in "{key}"')
+        for key in self.header if found else ():
+            if split_names.exact(key) and nested_rows.holds_records(self.header[key]):
+                several = f'got records in "{found}" and in "{key}"'
+                raise self._failure(f'{several} (call "{found}" after its split, too)')
         if not found:
             record = self.header
             self.header = {}

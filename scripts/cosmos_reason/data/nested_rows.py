@@ -13,23 +13,58 @@ from cosmos_reason.media.files import names_medium
 ASKING = set(NAMES["question"])
 OF_A_QUESTION = {name for role in ("question", "answer", "options", "id") for name in NAMES[role]}
 OF_A_QUESTION -= {*NAMES["video"], *NAMES["image"]}
+SHOWING = {*NAMES["video"], *NAMES["image"]}
+# Names that tell a record from an object of another kind, as a category has an id and a name.
+OF_RECORDS = ASKING | SHOWING | {"q", "qa_pairs", "conversations", "messages", "videos", "images"}
 SHORT = {"q": "question", "a": "answer"}
 WHOLE = "-1"  # the caption of ShareGPT4Video that is about the whole clip
 TIMED = "Describe each event in the video, with its start and end in seconds."
 
 
-def rows(records: list) -> list:
+def rows(records: list, problems: list[f.Finding]) -> list:
     """Return a row for each question or caption below the `records`, with the plain values around
-    it; other records as they are. Those in lists called train, test, ... are of these splits."""
-    of_splits = _of_splits(records[0]) if len(records) == 1 else {}
-    if of_splits:
-        return [
-            {"split": name, **row} if split_names.exact(name) else row
-            for name, listed in of_splits.items()
-            for row in rows(listed)
-        ]
+    it; other records as they are. Those in lists called train, test, ... are of these splits; lists
+    beside them that hold no records join the `problems`. Raises Failure for records beside them
+    whose split nobody knows."""
+    of_splits = [_of_splits(one) for one in records]
+    if any(of_splits):
+        made = []
+        passed: dict[str, None] = {}
+        for record, lists in zip(records, of_splits, strict=True):
+            if not lists:
+                made += rows([record], problems)
+                continue
+            beside = (name for name, value in record.items() if _are_objects(value))
+            passed |= dict.fromkeys(name for name in beside if name not in lists)
+            around = {
+                name: value
+                for name, value in record.items()
+                if name.lower() in SHOWING and names_medium(str(value))
+            }
+            for name, listed in lists.items():
+                made += [{**around, **_in_split(row, name)} for row in rows(listed, problems)]
+        if passed:
+            message = f"passed over lists that hold no records: {', '.join(passed)}"
+            problems.append(f.info("BUILD-SPLIT-NAMED", next(iter(passed)), message))
+        return made
     listed = _of_published_set(records[0]) if len(records) == 1 else []
     return listed or by_clip([row for one in records for row in _of_clip(one)])
+
+
+def _in_split(row: dict, name: str) -> dict:
+    """Return a row of a list called `name` with its split. Raises Failure where it has none, or
+    names another one itself."""
+    called, own = split_names.exact(name), split_names.exact(str(row.get("split", "")))
+    if not called and not own:
+        message = (
+            f"got records in {name!r} beside lists that are called like splits: remove it, or call "
+            "it train or test"
+        )
+        raise f.bad_input("BUILD-SPLIT-NAME", name, message)
+    if called and own and split_names.NAMES[called] != split_names.NAMES[own]:
+        message = f"got the split {row['split']!r} in a record below {name!r}: remove one of them"
+        raise f.bad_input("BUILD-SPLIT-NAME", name, message)
+    return {"split": name, **row} | {"split": name} if called else row
 
 
 def told(record: dict) -> str:
@@ -43,15 +78,38 @@ def told(record: dict) -> str:
 
 
 def _of_splits(record: object) -> dict[str, list]:
-    """Return the lists of objects of a document, one or more of which are called like splits, whose
-    objects may be clips by their names, too; {} of any other."""
-    lists = {}
-    for name, value in record.items() if isinstance(record, dict) else ():
-        if isinstance(value, dict) and split_names.exact(name):
-            value = [value]
-        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-            lists[name] = value
-    return lists if any(map(split_names.exact, lists)) else {}
+    """Return the lists of records of a document, one or more of which are called like splits, whose
+    records may be clips by their names, too; {} of any other, also of a record with a question of
+    its own: a "validation" in it may say who looked at it."""
+    lists: dict[str, list] = {}
+    has_records = False
+    is_document = isinstance(record, dict) and not ASKING & record.keys()
+    for name, value in record.items() if is_document else ():
+        if not isinstance(value, dict) and not _are_objects(value):
+            continue
+        is_split = bool(split_names.exact(name))
+        holds = holds_records(value)
+        if is_split or holds:
+            lists[name] = [value] if isinstance(value, dict) else value
+        has_records |= is_split and holds
+    return lists if has_records else {}
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+
+
+def holds_records(value: object) -> bool:
+    """Return whether it is a list of objects, one or more of which ask something or show a clip; or
+    an object of clips by their names."""
+    if isinstance(value, dict):
+        return bool(value) and all(map(names_medium, value))
+    return _are_objects(value) and any(
+        OF_RECORDS & set(map(str.lower, one))
+        or any(map(names_medium, one))
+        or any(isinstance(said, str) and names_medium(said) for said in one.values())
+        for one in value
+    )
 
 
 def _of_published_set(record: object) -> list[dict]:

@@ -314,7 +314,7 @@ def _rows(
             exported = label_tools.rows(
                 here, opened.header, reading.label_fps, opened.path, problems
             )
-            here = nested_rows.rows(here) if exported is None else exported
+            here = nested_rows.rows(here, problems) if exported is None else exported
             if here and annotation_items.is_record(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
                 items += annotation_items.items(
