@@ -156,12 +156,7 @@ def _table(
     texts = {role: [""] * len(rows) for role in TEXT_ROLES}
     for role in TEXT_ROLES:
         if role in first and first[role].name in cells:
-            values = cells[first[role].name]
-            if all(isinstance(one, list) and len(one) == 1 for one in values):
-                alone = [one for (one,) in values]
-                if all(isinstance(one, str) for one in alone):  # no set of one box or span
-                    values = alone
-            texts[role] = [cell_text(value) for value in values]
+            texts[role] = [cell_text(value) for value in cells[first[role].name]]
     return Table(rows, cells, columns, first, texts, [{}] * len(rows))
 
 
@@ -224,6 +219,21 @@ def _items_of(
             table.answers[place] = form
     if told:
         problems.append(by_row("BUILD-ANSWER-FORM", f.INFO, told))
+    # A list of one text stays a list: its column may hold longer ones, in this file or in the one
+    # to evaluate on, and both must be asked for in one form.
+    alone = []
+    for row in rows:
+        match row.values.get(table.first["answer"].name):
+            case [str(text)]:
+                alone.append((row, cell_text([text])))
+    if alone:
+        row, text = alone[0]
+        message = (
+            f"got the list {text}, which is trained as it is written: where every answer is one "
+            "text, --convert takes it out of its list"
+        )
+        alone[0] = row, message
+        problems.append(by_row("BUILD-ANSWER-FORM", f.WARNING, alone))
 
     # Clips, and the parts of them that times name.
     table.media = _media(table, files, problems)
