@@ -480,11 +480,20 @@ def test_a_thumbnail_does_not_stand_for_its_clip(source):
         Image.new("RGB", (64, 48), "red").save(source / f"{name}.jpg")
     lines = ["video,answer", "0,yes", "1,no", "late,no"]
     findings, answers, _ = build(source, lines, *ASKED)
-    assert findings["BUILD-MEDIA-MISSING"]["data"]["record_ids"] == ["late"] and not answers
-    findings, answers, _ = build(source, lines, *ASKED, "--skip-missing")
-    assert answers == ["yes", "no"] and "late.jpg" in findings["BUILD-MEDIA-AMBIGUOUS"]["message"]
+    found = findings["BUILD-MEDIA-AMBIGUOUS"]
+    assert found["severity"] == "error" and "late.jpg" in found["message"] and not found["fix"]
+    assert found["data"]["rows"] == [4] and not answers
+    findings, answers, _ = build(source, [*lines[:3], "late.mp4,no"], *ASKED, "--skip-missing")
+    assert answers == ["yes", "no"] and findings["BUILD-MEDIA-SKIPPED"]["data"]["count"] == 1
     lines = ["video,answer", "0.jpg,yes", "1,no", "late.jpg,no"]
     assert build(source, lines, *ASKED)[1] == ["yes", "no", "no"], "pictures that are named whole"
+    lines = ["video,a,b", "0,yes,", "1,no,", "late,,no"]
+    asks = ("--ask", "a: Is it open?", "--ask", "b: Is it shut?")
+    found = build(source, lines, *asks)[0]["BUILD-MEDIA-AMBIGUOUS"]
+    assert found["data"]["rows"] == [4], "whichever question is asked of it alone"
+    lines = ["video,answer", "0,yes", "1,no", "late,no"]
+    findings, answers, _ = build(source, lines, *ASKED, "--column", "media=video")
+    assert answers == ["yes", "no", "no"] and "BUILD-MEDIA-AMBIGUOUS" not in findings
     for clip in source.glob("*.mp4"):
         clip.unlink()
     assert build(source, ["file,answer", "0,yes", "late,no"], *ASKED)[1] == ["yes", "no"]

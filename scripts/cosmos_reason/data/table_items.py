@@ -95,6 +95,10 @@ def items(rows: list[Row], files: Folder, reading: Reading, problems: list[f.Fin
         return Records(made, columns, unused, [])
     if not reading.asks:
         return _items_of(rows, files, reading, problems)
+    # Whether a picture may be a thumbnail is decided by all rows, whatever each is asked.
+    table = _table(rows, replace(reading, asks=()), [], is_asked=True)
+    table.media = _media(table, files, [])
+    _refuse_thumbnails(table, problems)
     made = []
     columns: dict[Column, None] = {}
     unused: dict[str, int] = {}  # column -> questions that have no use for it
@@ -237,6 +241,8 @@ def _items_of(
 
     # Clips, and the parts of them that times name.
     table.media = _media(table, files, problems)
+    if not is_asked:
+        _refuse_thumbnails(table, problems)
     if any(one.role in ("start", "end") and one.name for one in table.columns):
         from cosmos_reason.data import parts
 
@@ -469,8 +475,7 @@ def _media(table: Table, files: Folder, problems: list[f.Finding]) -> list[list[
         if one.role not in roles.MEDIA:
             continue
         media: list[Named] = []
-        has_clips, stills = False, {}  # what names without a suffix were found to be
-        for number, row in enumerate(table.rows):
+        for row in table.rows:
             kind = "image" if one.role == "image" else "video"
             medium = UNNAMED if one.name else None
             value = row.values.get(one.name)
@@ -505,25 +510,39 @@ def _media(table: Table, files: Folder, problems: list[f.Finding]) -> list[list[
                 kind = "video"
             is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
             media.append(("image" if is_image else kind, medium))
-            if kind == "video" and isinstance(value, str) and not names_medium(value):
-                has_clips |= getattr(medium, "suffix", "").lower() in VIDEO_SUFFIXES
-                if is_image and isinstance(medium, Path):
-                    stills[number] = medium, value
-        if has_clips and stills:  # thumbnails, then, of clips that are missing
-            told = []
-            for number, (still, name) in stills.items():
-                row = table.rows[number]
-                message = f"passed over the picture {still.name}, as {one.name} names clips: write "
-                message += "its whole name where a picture is meant"
-                told.append((row, message if not told else still.name))
-                media[number] = "video", files.path(posixpath.join(row.folder, name))
-            problems.append(by_row("BUILD-MEDIA-AMBIGUOUS", f.WARNING, told))
         shown.append(media)
     if files.transcode:
         made = source_files.transcoded(files, known.values(), problems)
         shown = [[(kind, made.get(one, one)) for kind, one in media] for media in shown]
     problems += one_per_id(refused)
     return shown or [[("video", None)] * len(table.rows)]
+
+
+def _refuse_thumbnails(table: Table, problems: list[f.Finding]) -> None:
+    """Report names without a suffix that are pictures, in a column of clips that names clips so,
+    too: a picture may be meant, or be the thumbnail of a clip that is missing."""
+    columns = [one for one in table.columns if one.role in roles.MEDIA]
+    for one, media in zip(columns, table.media, strict=False):  # none are of a column that is not
+        if one.role != "video":
+            continue
+        stills, has_clips = [], False
+        for row, (kind, medium) in zip(table.rows, media, strict=True):
+            value = row.values.get(one.name)
+            name = value[0] if isinstance(value, list) and len(value) == 1 else value
+            if not names_medium(str(name)):
+                has_clips |= getattr(medium, "suffix", "").lower() in VIDEO_SUFFIXES
+                if kind == "image":
+                    stills.append((row, f"{medium.stem}{medium.suffix}"))
+        if has_clips and stills:
+            row, picture = stills[0]
+            both = shlex.quote(f"media={one.name}")
+            message = (
+                f"got a name that only the picture {picture} has, in a column that names clips: "
+                "write whole names (.jpg where a picture is meant, .mp4 where its clip is missing),"
+                f" or declare --column {both} where every such picture is meant"
+            )
+            stills[0] = row, message
+            problems.append(by_row("BUILD-MEDIA-AMBIGUOUS", f.ERROR, stills))
 
 
 def _questions(table: Table, reading: Reading, problems: list[f.Finding]) -> list[str]:
