@@ -40,6 +40,8 @@ _LETTER_BEHIND = re.compile(r" ?[(\[](?:option )?([A-Z])[)\]]", re.I)
 # "(B) seems right" is a claim about B
 _CLAIMS = re.compile(r" (?:is|are|was|has|does|can|could|may|might|would|seems?|appears?|looks)\b")
 _WORD = re.compile(r"[a-z]+(?![\w'’-])")
+_DESCRIBES = re.compile(r"(?:\A| )[a-z]+(?:ing|y)\Z", re.I)
+_IS_BEFORE = re.compile(r"(?<!there )\b(?:is|are|was|were) \Z", re.I)
 _JOINT = re.compile(r"(?<=[a-z])[-_](?=[a-z])")
 _BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
@@ -168,6 +170,19 @@ class Labels(Vocabulary):
                 return name, at + end
         return None
 
+    def names_another(self, text: str, answer: str) -> bool:
+        """A word in -ing or -y that is no answer's own describes something else, but behind "is":
+        "Clear: snowy hills are visible", "turn left (after stopping)"."""
+        for name, start, end in self._named(text):
+            said = text[start:end]
+            describes = not self._is_exact(said) and _DESCRIBES.search(said)
+            if name != answer and not (describes and not _IS_BEFORE.search(text[:start])):
+                return True
+        return False
+
+    def _is_exact(self, said: str) -> bool:
+        return without_article(_spaced(said.lower())) in self.named
+
 
 def _spaced(text: str) -> str:
     """Write "lane-change" and "lane_change" as "lane change"."""
@@ -200,7 +215,7 @@ class Options(Labels):
             if as_text:
                 return as_text
         beside = _BESIDE.match(text, end).end()
-        own = self.inside(text, beside) if "\n" not in text[end:beside] else None
+        own = self._own_text(text, beside) if "\n" not in text[end:beside] else None
         if own:
             is_more = self.is_continued(letter, text[beside:])
             return None if is_more else (letter, own[1])
@@ -215,8 +230,15 @@ class Options(Labels):
     def is_continued(self, letter: str, behind: str) -> bool:
         """Return whether behind a letter an option's text stands that is another's or goes on:
         beside the letter it has to be its option's and nothing more."""
-        own = self.inside(behind, 0)
+        own = self._own_text(behind, 0)
         return own is not None and not (own[0] == letter and BOUNDARY.match(behind, own[1]))
+
+    def _own_text(self, text: str, at: int) -> tuple[str, int] | None:
+        """Return the option's text beside a letter, in another ending only as all that stands
+        there: "B. Pedestrians cross the road" explains B, "Pedestrian"."""
+        found = self.inside(text, at)
+        is_text = found and (self._is_exact(text[at : found[1]]) or BOUNDARY.match(text, found[1]))
+        return found if is_text else None
 
     def _text_first(self, text: str) -> tuple[str, int] | None:
         """Return an option's text, with its letter behind it or without: "Screwdriver (B)"."""

@@ -262,6 +262,12 @@ _NOT_ENCLOSED = re.compile(
     re.I,
 )
 _OPEN_ENCLOSED = re.compile(rf"(?:{_OPENING.pattern})(?:\W+{_BETWEEN}){{0,9}}\W*\Z", re.I)
+# Behind it, too: "<answer>B</answer> (the car may stop)" leaves nothing open.
+_OPEN_BEHIND = re.compile(
+    rf"\W*(?:(?:{_BETWEEN}|I|I['’]m|am|my|best|most|quite|very|only)\W+){{0,9}}"
+    rf"(?:{_OPENING.pattern})",
+    re.I,
+)
 _REPORT_ENCLOSED = re.compile(rf"(?:{_REPORT.pattern})(?:\W*{_BETWEEN}){{0,9}}\W*\Z", re.I)
 # What stands before it gave the reason, and denies or leaves open something else.
 _SO = re.compile(r" (?:so(?= the\b)|therefore|thus|hence)\b", re.I)
@@ -411,7 +417,7 @@ def _is_governed(before: str, after: str) -> bool:
     behind = "" if _NEXT_SENTENCE.match(after) else after
     if _IT_IS_X.search(before) and _THAT_ONE.match(behind):
         return True
-    if _OPENING.search(_BECAUSE.split(behind, maxsplit=1)[0]):
+    if _OPEN_BEHIND.match(behind):
         return True
     return _QUESTION.match(after.rstrip()[-1:]) is not None or _is_void(behind, 0, 0, leads=True)
 

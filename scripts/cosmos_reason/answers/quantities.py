@@ -67,7 +67,7 @@ _NUMBER = re.compile(
     rf"(?P<spelled>(?:{_ENGLISH})(?:(?:[- ]| and )(?:{_ENGLISH}))*)(?![\w])"
     rf"|(?P<alone>{_ALONE})(?![\w-])"
     rf"|(?P<chinese>[零一二两三四五六七八九十])(?={_MEASURE_WORD}))"
-    rf"{_MEASURE_WORD}*(?: ?(?P<unit>{_UNIT}))?"
+    rf"(?P<half> and a half)?{_MEASURE_WORD}*(?: ?(?P<unit>{_UNIT}))?"
     r"(?P<tail>(?: |-)?(?:[ap]\.m\.(?!\w)|[^\W\d_][\w'’/²^°]*(?:-[\w'’]+)*)"
     r"(?: [^\W\d_][\w'’/-]*){0,5})?",
     re.I,
@@ -246,6 +246,8 @@ class Numbers(Vocabulary):
                 value /= Decimal(under)
             elif match["most"] and self.asked != "score":
                 return None
+        if value is not None and match["half"]:
+            value += Decimal("0.5")
         return value
 
     def _counted(self, match: re.Match, text: str) -> tuple[int, str | None]:
