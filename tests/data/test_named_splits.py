@@ -278,6 +278,18 @@ def test_each_of_several_documents_has_its_splits(tmp_path, clip):
     assert answers(tmp_path / "out" / "eval") == ["x", "y", "y-2", "y-3"]
 
 
+@pytest.mark.parametrize("name", ["splits", "data"])
+def test_splits_in_an_object_of_a_document_are_splits(tmp_path, clip, name):
+    """All were trained on: they looked like questions by clip."""
+    clips(tmp_path / "src", clip, ["a", "x"])
+    source = tmp_path / "src" / "all.json"
+    document = {"version": 1, name: {"train": [asked("a")], "val": [asked("x")]}}
+    source.write_text(json.dumps(document))
+    build(source)
+    assert answers(tmp_path / "out" / "train") == ["a"]
+    assert answers(tmp_path / "out" / "eval") == ["x"]
+
+
 def test_the_name_of_a_list_is_the_split_of_its_records(tmp_path, clip):
     """Their own "split", a fold, let the held-out ones be trained on."""
     clips(tmp_path / "src", clip, ["a", "x"])

@@ -78,9 +78,19 @@ def told(record: dict) -> str:
 
 
 def _of_splits(record: object) -> dict[str, list]:
-    """Return the lists of records of a document, one or more of which are called like splits, whose
-    records may be clips by their names, too; {} of any other, also of a record with a question of
-    its own: a "validation" in it may say who looked at it."""
+    """Return the lists of records of a document, or of the one object in it, of which one or more
+    are called like splits, and whose records may be clips by their names, too; {} of any other,
+    also of a record with a question of its own: a "validation" in it may say who looked at it."""
+    lists, is_of_splits = _lists_of_records(record)
+    if is_of_splits:
+        return lists
+    inner = record.values() if isinstance(record, dict) and not ASKING & record.keys() else ()
+    found = [below for below, is_of_splits in map(_lists_of_records, inner) if is_of_splits]
+    return lists | found[0] if len(found) == 1 else {}
+
+
+def _lists_of_records(record: object) -> tuple[dict[str, list], bool]:
+    """Return (the lists that hold records or are called like splits, whether one does both)."""
     lists: dict[str, list] = {}
     has_records = False
     is_document = isinstance(record, dict) and not ASKING & record.keys()
@@ -92,7 +102,7 @@ def _of_splits(record: object) -> dict[str, list]:
         if is_split or holds:
             lists[name] = [value] if isinstance(value, dict) else value
         has_records |= is_split and holds
-    return lists if has_records else {}
+    return lists, has_records
 
 
 def _are_objects(value: object) -> bool:
