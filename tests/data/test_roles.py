@@ -246,9 +246,12 @@ def test_events_become_questions_of_both_answers(source, events):
         assert (end <= busy_from - 0.09 or begin >= busy_to + 0.09) and end <= 6.05
         assert end - begin == pytest.approx(2 if event == "run" else 1, abs=0.01)
     (listed,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT"]
-    told, _, named = listed["message"].partition(" begin or end with one: ")
+    told, _, named = listed["message"].partition(" begin or end with it: ")
     assert told.startswith("3 moments") and told.endswith(" none of them")
-    names = {sample.id.replace("_", " ").removesuffix(".mp4") for sample in splits["train"][3:]}
+    names = set()
+    for sample in splits["train"][3:]:
+        event = "fall" if "fall" in sample.turns[0].text else "run"
+        names.add(f"{sample.id.replace('_', ' ').removesuffix('.mp4')} ({event})")
     assert {re.sub(r"(\.\d{3})\d+", r"\1", one) for one in named.split(", ")} == names
     saved = source.parent / "out" / "mapping.yaml"
     jsonschema.validate(yaml.safe_load(saved.read_text()), bundle.schema("mapping"))
@@ -322,6 +325,44 @@ def test_events_that_nobody_declared_are_not_taken_for_one(source, events, kinds
     assert sorted(sample.turns[1].text for sample in splits["train"]) == ["no"] * 2 + ["yes"] * 2
     words = (source / "labels.csv", "-o", source.parent / "shown", *flags)
     assert "answer =" not in run_script("build_dataset.py", *words).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "is_told"),
+    [
+        ("duration", "12", False),
+        ("fps", ("10", "25"), False),
+        ("confidence", ("0.5", "1"), False),
+        ("person_count", "12", False),
+        ("what", "01", True),  # classes by their numbers
+        ("what", ("", "slip"), True),
+        ("what", ("0.5", "slip"), True),
+    ],
+)
+def test_what_is_measured_tells_no_events_apart(source, events, name, cells, is_told):
+    lines = [f"video,from,to,{name}", f"a.mp4,0,1,{cells[0]}", f"b.mp4,0,1,{cells[1]}"]
+    flags = (*ABSENT[:4], "--question", "Does it fall?", *ABSENT[8:])
+    if is_told:
+        report, _ = build(source, lines, *flags, expect=2)
+        (found,) = [one for one in report["findings"] if one["severity"] == "error"]
+        assert found["id"] == "BUILD-COLUMN" and "answer=NAME" in found["message"]
+        assert not found["fix"], "nothing says that the column names the event"
+        return
+    _, splits = build(source, lines, *flags)
+    assert sorted(sample.turns[1].text for sample in splits["train"]) == ["no"] * 2 + ["yes"] * 2
+
+
+def test_a_mapping_says_of_columns_that_they_name_no_event(source, events):
+    """As one does that was saved before columns without a role were refused."""
+    lines = ["video,from,to,note", "a.mp4,0,1,x", "b.mp4,0,1,y"]
+    flags = (*ABSENT[:4], "--question", "Does it fall?", *ABSENT[8:])
+    ignored = ("--column", "ignore=note")
+    _, splits = build(source, lines, *flags, *ignored)
+    saved = source.parent / "out" / "mapping.yaml"
+    mapping = yaml.safe_load(saved.read_text())
+    del mapping["columns"]["note"]
+    saved.write_text(yaml.safe_dump(mapping))
+    assert build(source, lines, "--mapping", saved, out="again")[1] == splits
 
 
 def test_events_in_frames_of_clips_of_several_rates(source):
@@ -401,7 +442,7 @@ def test_a_window_takes_what_is_around_a_moment(source, events):
     absent = (*flags[:-1], "Does this happen: {what}?", "--also-ask-absent", "1")
     report, _ = build(source, lines, *absent, "--window", "1", out="absent", expect=2)
     (found,) = [one for one in report["findings"] if one["severity"] == "error"]
-    assert found["id"] == "BUILD-SPAN" and "3 rows that name a moment" in found["message"]
+    assert found["id"] == "BUILD-SPAN" and "3 rows that begin and end" in found["message"]
 
 
 def test_clips_in_an_archive_are_not_passed_over(source, events):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import column_words, parts, proposals
+from cosmos_reason.data.formats import RATES
 from cosmos_reason.data.items import UNNAMED, Reading, Row, Table
 from cosmos_reason.data.roles import Column, cell_text
 from cosmos_reason.data.turns import alike
@@ -62,13 +63,16 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         raise f.bad_input("USAGE", FLAG, message)
     start, end, event = of_role["start"], of_role["end"], of_role["answer"]
     if event.source == proposals.PROPOSED and f"{{{event.name}}}" not in reading.question:
-        # Without a column of events every row is one event: then none may tell two apart.
+        # Without a column of events every row is one event: then none may tell two apart, but for
+        # those that a saved mapping leaves out.
         kinds = [
             name
             for name, cells in table.cells.items()
+            if reading.saved is None
             if name == event.name or name not in {one.name for one in chosen}
             if not (column_words.OF_ROWS.search(name) or column_words.meaning(name))
-            if len(set(map(cell_text, cells)) - {""}) > 1
+            if not (name in RATES or column_words.words_of(name) & column_words.LENGTHS)
+            if len(texts := set(map(cell_text, cells))) > 1 and not _are_measured(texts)
         ]
         if kinds:
             message = (
@@ -76,9 +80,11 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
                 "another, expected --column answer=NAME with the one that names them, or --column "
                 "ignore=NAME of each where all rows are one event"
             )
-            named = [name for name in kinds if f"{{{name}}}" in reading.question] or kinds
+            named = [name for name in kinds if f"{{{name}}}" in reading.question]
             fix = f.Fix(flags={"--column": f"answer={named[0]}"}) if len(named) == 1 else ""
             raise f.bad_input("BUILD-COLUMN", "answer", message, fix)
+        event = event._replace(name="")
+        table.columns = [event if one.role == "answer" else one for one in chosen]
     if not reading.question:
         named = f"{{{event.name}}}"
         fix = f.Fix(flags={"--question": f"Does this happen: {named}?"})
@@ -136,8 +142,8 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         spans[alike(text)].append((medium, begin, stop))
     if brief:
         message = (
-            f"got {len(brief)} rows that name a moment, whose event is seen nobody knows how "
-            "long, expected where each begins and ends"
+            f"got {len(brief)} rows that begin and end at one moment, expected where each begins "
+            "and ends: how long its event is seen tells which moments are without it"
         )
         raise f.bad_input("BUILD-SPAN", brief[0].where, message)
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
@@ -168,7 +174,8 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
                 values[start.name] = edges
             values |= {event.name: written[key], HAPPENS: "no"}
             made.append(like._replace(values=values, where=f"{like.where} without {written[key]}"))
-            listed.append(f"{clip.stem} {float(begin):.6g}-{float(stop):.6g}")
+            which = f" ({written[key]})" if len(spans) > 1 else ""
+            listed.append(f"{clip.stem} {float(begin):.6g}-{float(stop):.6g}{which}")
             touches += any(
                 clip == one and (stop == its_begin or begin == its_end)
                 for one, its_begin, its_end in of_event
@@ -196,8 +203,9 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         problems.append(f.warning("BUILD-ABSENT-FEW", name, message, fix, clips=names))
     if made:
         message = (
-            f"{len(made)} moments (s) at which the table names no event are asked, too, and "
-            f"{touches or 'none'} of them begin or end with one: {', '.join(listed[:MOST_SHOWN])}"
+            f"{len(made)} moments (s) that no row labels with the event asked about are asked, "
+            f"too, and {touches or 'none'} of them begin or end with it: "
+            f"{', '.join(listed[:MOST_SHOWN])}"
         )
         problems.append(
             f.info("BUILD-ABSENT", FLAG, message + (", ..." if listed[MOST_SHOWN:] else ""))
@@ -209,6 +217,15 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         columns += (Column(event.name, "ignore", source=FLAG),)
     saved = reading.saved and tuple(one for one in reading.saved if one.role != "answer")
     return [*happening, *made], replace(reading, columns=columns, saved=saved, absent=0.0)
+
+
+def _are_measured(texts: set[str]) -> bool:
+    """Whether texts are numbers, some with a fraction: whole ones may stand for events."""
+    try:
+        numbers = [float(text) for text in texts if text]
+    except ValueError:
+        return False
+    return not all(number.is_integer() for number in numbers)
 
 
 def _narrower(spans: dict[str, list[Moment]], clips: Clips, reading: Reading) -> float:
