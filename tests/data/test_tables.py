@@ -121,6 +121,16 @@ def test_a_count_is_no_time_and_no_group(source):
     assert answers == ["yes", "no"] and not findings["BUILD-COLUMN-UNUSED"]["data"]["meanings"]
 
 
+def test_a_count_is_no_answer_and_no_option(source):
+    lines = ["video,what,frame_count", "0.mp4,rain,60", "1.mp4,sun,60", "2.mp4,rain,61"]
+    assert build(source, lines, *ASKED)[0]["BUILD-COLUMN"]["fix"] == "--column answer=what"
+    lines = ["video,answer,camera_count,patient_total", "0.mp4,a,1,2", "1.mp4,b,2,3"]
+    assert "options" not in build(source, lines, *ASKED)[0]["BUILD-COLUMN-UNUSED"]["message"]
+    lines = ["video,car_count", "0.mp4,1", "1.mp4,2", "2.mp4,1"]
+    fix = build(source, lines, *ASKED)[0]["BUILD-COLUMN"]["fix"]
+    assert fix == "--column answer=car_count", "what is counted has no other meaning"
+
+
 def test_a_role_is_given_once(source):
     roles = ("--column", "answer=a", "--column", "answer=b")
     findings, answers, _ = build(source, ["video,a,b", "0.mp4,yes,no"], *roles, *ASKED)

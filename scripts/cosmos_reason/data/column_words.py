@@ -33,7 +33,7 @@ MEANINGS = {
     "a weight": {"weight", "weights"},
     "an annotator": {"annotator", "annotators", "labeler", "labeller", "rater", "coder"},
 }
-COUNTS = {"count", "counts", "total"}
+COUNT, COUNTS = "a count", {"count", "counts", "total"}
 DECLARED_BY = {"a split": "split", "a group": "group", "an annotator": "annotator"}
 
 
@@ -43,13 +43,13 @@ def words_of(name: str) -> set[str]:
 
 @functools.cache
 def meaning(name: str) -> str:
-    """Return what a column may mean by the words of its name; "" for nothing of MEANINGS."""
+    """Return what a column may mean by the words of its name, COUNT of what MEANINGS has (which is
+    said of none); "" for nothing of it."""
     words = words_of(name)
-    if words & COUNTS:  # of frames, of vehicles
-        return ""
     if name.lower() in BEGIN_NAMES | END_NAMES:
         return TIME
-    return next((meant for meant, known in MEANINGS.items() if words & known), "")
+    meaning = next((meant for meant, known in MEANINGS.items() if words & known), "")
+    return COUNT if meaning and words & COUNTS else meaning  # of frames, of vehicles
 
 
 def time_roles(cells: dict[str, list], names: Sequence[str]) -> list[str]:

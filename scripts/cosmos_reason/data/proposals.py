@@ -102,7 +102,8 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
     if names[COLUMNS_NAMED:]:
         message += f" and {len(names) - COLUMNS_NAMED} more"
     offered = [] if any(table.options) else offered_options(table.cells, names, table.answers)
-    meanings = {name: meant for name in names if (meant := words.meaning(name))}
+    meanings = {name: words.meaning(name) for name in names}
+    meanings = {name: meant for name, meant in meanings.items() if meant in words.MEANINGS}
     meanings |= dict.fromkeys((name for name in times if name in names), words.TIME)
     for meant in words.MEANINGS:
         alike = [name for name, meaning in meanings.items() if meaning == meant]
