@@ -276,8 +276,10 @@ def preview(columns: list[roles.Column], unused: list[str], items: list[Item]) -
         lines += [f"  {turn.role}: {_short(turn.text)}" for turn in item.turns]
         if item.reasoning:
             lines.append(f"  reasoning: {_short(item.reasoning)}")
-    given = Counter(item.turns[-1].text for item in items)
-    if len(given) <= MOST_ANSWERS:  # labels, which are counted; texts are not
+    said = [[turn.text for turn in item.turns if turn.role == "assistant"] for item in items]
+    given = Counter(text for texts in said for text in texts)
+    # Labels are counted; texts, and the answers of conversations, are not.
+    if all(len(texts) == 1 for texts in said) and len(given) <= MOST_ANSWERS:
         counted = [f"{_short(text)} ({count})" for text, count in given.most_common()]
         lines.append(f"answers: {', '.join(counted)}")
     return lines

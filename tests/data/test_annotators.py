@@ -88,6 +88,9 @@ def test_annotators_who_answered_nothing_together_are_told(source):
     assert "none are compared" in found["message"]
     report, _ = build(source, ["video,who,answer", "0.mp4,ann,yes", "1.mp4,Ann,no"], *WHO, out="x")
     assert "BUILD-AGREEMENT" not in ids(report)
+    table = ["video,who,answer", "0.mp4,ann,yes", "1.mp4,,no"]
+    report, _ = build(source, table, *WHO, out="nobody", expect=2)
+    assert "BUILD-ANNOTATOR" in ids(report) and "BUILD-AGREEMENT" not in ids(report)
 
 
 def test_a_column_that_may_be_of_annotators_is_named(source):

@@ -41,6 +41,12 @@ def test_a_dry_run_shows_mapping_records_and_counts_and_writes_nothing(source):
     assert "answer = what (--column)" in shown and "unused: note" in shown
     assert "assistant: yes" in shown and "2 for train/" in shown
     assert "answers: no (2), yes (2)" in shown
+    turns = [{"from": who, "value": text} for who, text in (("human", "Is it?"), ("gpt", "yes"))]
+    records = [{"id": "0", "video": "0.mp4", "conversations": [*turns, *turns]}]
+    (source / "talk.json").write_text(json.dumps(records))
+    words = (source / "talk.json", "-o", source.parent / "out", "--dry-run")
+    shown = run_script("build_dataset.py", *words).stderr
+    assert "assistant: yes" in shown and "answers:" not in shown, "the last of several turns"
 
 
 def test_the_saved_mapping_builds_the_same_set(source):

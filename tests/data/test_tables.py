@@ -107,6 +107,9 @@ def test_columns_to_be_declared_are_shown_with_what_stands_in_them(source):
     lines = ["video,weather,road", "0.mp4,sun,wet", "1.mp4,sun,dry", "2.mp4,fog," + "wet" * 9]
     message = build(source, lines)[0]["BUILD-COLUMN"]["message"]
     assert "weather (sun, fog), road (wet, dry, wetwetwetwetwetwetwe...)" in message
+    lines = ["video,weather,sha", f'0.mp4,"a\n  b",{"0af1" * 16}', f"1.mp4,fog,{'1af1' * 16}.mp4"]
+    message = build(source, lines)[0]["BUILD-COLUMN"]["message"]
+    assert "weather (a b, fog), sha," in message, "no line breaks, and no hashes of clips"
 
 
 def test_clips_that_are_not_known_yet_have_no_contradicting_answers(source):
@@ -300,7 +303,17 @@ def test_answers_are_trained_in_one_form(source):
     lines = ["video,answer", "0.mp4,No", "1.mp4, no", "2.mp4,no", "3.mp4,Yes"]
     findings, answers, _ = build(source, lines, *ASKED)
     assert answers == ["No", "No", "No", "Yes"]
-    assert findings["BUILD-ANSWER-FORM"]["data"]["rows"] == [3, 4]
+    told = findings["BUILD-ANSWER-FORM"]
+    assert told["data"]["rows"] == [3, 4] and "Unicode" not in told["message"]
+    lines = ["video,answer", "0.mp4,cafe\u0301", "1.mp4,bar"]
+    told = build(source, lines, *ASKED)[0]["BUILD-ANSWER-FORM"]["message"]
+    assert "Unicode" in told, "both are shown alike"
+
+
+@pytest.mark.parametrize(("name", "called"), [("labels", "without a suffix"), ("a.foo", ".foo")])
+def test_a_file_that_is_no_table_is_called_by_its_suffix(source, name, called):
+    message = build(source, "so it goes\n", *ASKED, name=name)[0]["BUILD-TABLE"]["message"]
+    assert f"got a file {called} that is no JSON" in message
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ it, and is an error where a dataset would be wrong without it."""
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from cosmos_reason.media.files import names_medium
 COLUMNS_NAMED = 40
 COLUMNS_SHOWN, VALUES_SHOWN, LONGEST = 16, 3, 20  # of a table whose columns are not declared
 ROWS_SHOWN = 1000  # whose values are looked at for that
+HASH = re.compile("[0-9a-f]{64}")  # of a clip that stands in the table itself
 PROPOSED = "a proposal"  # who gave a column its role, where only going on needs one
 
 
@@ -32,7 +34,8 @@ def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> No
     there = []  # with what stands in them, so that nobody has to open the table to declare them
     for name in cells:
         texts = dict.fromkeys(map(cell_text, cells[name][:ROWS_SHOWN]))
-        some = [f"{text[:LONGEST]}{'...' * (len(text) > LONGEST)}" for text in texts if text]
+        texts = [" ".join(text.split()) for text in texts if text and not HASH.search(text)]
+        some = [f"{text[:LONGEST]}{'...' * (len(text) > LONGEST)}" for text in texts]
         values = f" ({', '.join(some[:VALUES_SHOWN])}{', ...' * (len(some) > VALUES_SHOWN)})"
         there.append(f"{name}{values if some and len(there) < COLUMNS_SHOWN else ''}")
     for role in ("answer", "video"):

@@ -121,8 +121,9 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
             except f.Failure:
                 if path.suffix.lower() in JSON:
                     raise
+                called = path.suffix or "without a suffix"
                 message = (
-                    f"got a file {path.suffix} that is no JSON, expected a table: .csv or .tsv "
+                    f"got a file {called} that is no JSON, expected a table: .csv or .tsv "
                     "with a row of names above the others, .xlsx, JSON, parquet"
                 )
                 raise f.bad_input("BUILD-TABLE", path, message) from None

@@ -46,6 +46,7 @@ from cosmos_reason.data.turns import (
     in_one_form,
     is_void,
     untagged,
+    visible,
 )
 from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, names_medium
 
@@ -219,7 +220,10 @@ def _items_of(
     told = []
     for place, form in zip(free, formed, strict=True):
         if form != table.answers[place]:
-            told.append((rows[place], f"{table.answers[place]!r} is trained as {form!r}"))
+            message = f"{table.answers[place]!r} is trained as {form!r}"
+            if visible(table.answers[place]) == form:
+                message += ", which Unicode writes in other characters"
+            told.append((rows[place], message))
             table.answers[place] = form
     if told:
         problems.append(by_row("BUILD-ANSWER-FORM", f.INFO, told))
