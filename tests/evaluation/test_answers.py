@@ -248,6 +248,7 @@ def test_thinking_before_a_response_changes_nothing():
 
 
 SEEN = "What is seen?\n(A) car\n(B) pedestrian\n(C) lifting a box\n(D) bottle"
+CUP = "What is held?\nA. blue plate\nB. red cup"
 COMMITTED = [
     ("turn", "B", "b"),
     ("turn", "B", "(B) turn right"),
@@ -284,6 +285,8 @@ COMMITTED = [
         'Here:\n```json\n[{"bbox_2d": [1, 2, 30, 40], "label": "car"}]\n```',
     ),
     ("What does it carry?", "a red box", "The answer is red box."),
+    (CUP, "A", "a (blue plate)"),
+    (CUP, "A", "a (because it is blue)"),
     # Behind a letter an option's word in another ending explains.
     (SEEN, "B", "B. Pedestrians are crossing the road."),
     (SEEN, "B", "<answer>B. Pedestrians cross.</answer>"),
@@ -314,6 +317,8 @@ UNREAD = [
     ("turn", "A", "The answer is A. Turn left is not possible here."),
     ("turn", "A", "So A. Turn right is closed."),
     (SEEN, "B", "B. Cars."),
+    (CUP, "A", "a (red) cup"),
+    (CUP, "A", "The answer is a (red) cup"),
     (SEEN, "B", "B. Lifting a box is not seen."),
     ("turn", "A", "(A) turn left\n(B) turn right\n(C) go straight\n(D) stop"),
     ("turn", "A", "The truck turns left."),
@@ -418,6 +423,7 @@ def test_a_sentence_of_other_words_or_in_another_order_says_no_question_again(
     assert not found.correct, found
 
 
+CLOSED, HARD_HAT = "Is the door closed?", "Is the worker wearing a hard hat?"
 LIGHT, LEFT, VESTS = "Is the light on?", "Does the car turn left?", "Are all workers in vests?"
 
 
@@ -439,6 +445,17 @@ LIGHT, LEFT, VESTS = "Is the light on?", "Does the car turn left?", "Are all wor
         (LIGHT, "The light is on. It is not.", None),
         (LIGHT, "The light is on. The light is not on.", None),
         (LIGHT, "The light is on. He says so.", None),
+        (LIGHT, "The light is on. The light is red.", None),
+        (LIGHT, "The light is on. Later it is off.", None),
+        (HARD_HAT, "The worker is wearing a hard hat. It is yellow.", "yes"),
+        (HARD_HAT, "The worker is wearing a hard hat. The worker was bareheaded.", None),
+        ("Is there a car?", "There is a car. It is red.", "yes"),
+        (CLOSED, "The door is closed.", "yes"),
+        (CLOSED, "The door is closing.", None),
+        (CLOSED, "The door is closed. Later the door is open.", None),
+        ("Is the truck loading?", "The truck is loaded.", None),
+        ("Is the car stopping?", "The car is stopping.", "yes"),
+        ("Are there buildings?", "There is a building.", "yes"),
         (LIGHT, "Is that so? The light is on.", None),
         (LIGHT, "It is not true: <answer>The light is on.</answer>", None),
         (LEFT, "The car turns left.", "yes"),
@@ -470,6 +487,14 @@ def test_a_yes_no_question_said_again_whole_is_yes_and_denied_no(question, respo
         (("turn left", "stop"), "The car stopped.", "stop"),
         (("open", "opening"), "opens", None),
         (("open", "opening"), "opening", "opening"),
+        (("closing", "still"), "Closed.", None),
+        (("closed", "open"), "It is closing.", None),
+        (("bus", "car"), "Busy.", None),
+        (("busy", "idle"), "Buses", None),
+        (("none", "one"), "Non.", None),
+        (("sit", "stand"), "site", None),
+        (("sit", "stand"), "sitting", "sit"),
+        (("feed", "stop"), "feeding", "feed"),
         (("Rain", "Snow"), "Rainfall", None),
         (("Rain", "Snow"), "Snowman", None),
         (("Rain", "Snow"), "Rain. It is snowing.", None),

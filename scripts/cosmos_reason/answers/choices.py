@@ -36,12 +36,15 @@ LETTER = re.compile(
     r"(?P<letter>[A-Z])(?![\w'’])(?!\.[A-Za-z](?![A-Za-z]))(?P<end>[)\].:。]?)",
     re.I,
 )
+_NOUN_BEHIND = re.compile(r" [(\[][^)\]\n]*[)\]] \w")
 _LETTER_BEHIND = re.compile(r" ?[(\[](?:option )?([A-Z])[)\]]", re.I)
 # "(B) seems right" is a claim about B
 _CLAIMS = re.compile(r" (?:is|are|was|has|does|can|could|may|might|would|seems?|appears?|looks)\b")
 _WORD = re.compile(r"[a-z]+(?![\w'’-])")
 _DESCRIBES = re.compile(r"(?:\A| )[a-z]+(?:ing|y)\Z", re.I)
 _IS_BEFORE = re.compile(r"(?<!there )\b(?:is|are|was|were) \Z", re.I)
+# Not "feed", which may be "feeding".
+_PARTICIPLE = re.compile(r"(?:ing|(?<!e)ed)\Z")
 _JOINT = re.compile(r"(?<=[a-z])[-_](?=[a-z])")
 _BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
@@ -141,12 +144,12 @@ class Labels(Vocabulary):
         # The first word may end in another way, where that tells no other text.
         ends = defaultdict(list)
         for text in self.longest_first:
-            first = text.partition(" ")[0]
-            ends[stem(first), text[len(first) :]].append(text)
-        self.by_stem: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for (first, others), texts in ends.items():
+            first, space, others = text.partition(" ")
+            ends[stem(first), space + others].append((first, self.named[text]))
+        self.by_stem: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+        for (stemmed, others), texts in ends.items():
             if len(texts) == 1:
-                self.by_stem[first].append((others, self.named[texts[0]]))
+                self.by_stem[stemmed].append((*texts[0], others))
         # As much of a text as one of them, an article before it and what may go on behind it take.
         self.reach = len(self.longest_first[0]) + 8 if self.named else 0
 
@@ -164,9 +167,10 @@ class Labels(Vocabulary):
                 if not _goes_on(lowered, end):
                     return self.named[written], at + end
         word = _WORD.match(lowered, start)  # "raining" for "rain", "turns left" for "turn left"
-        for others, name in self.by_stem.get(stem(word[0]), ()) if word else ():
+        for first, name, others in self.by_stem.get(stem(word[0]), ()) if word else ():
             end = word.end() + len(others)
-            if lowered.startswith(others, word.end()) and not _goes_on(lowered, end):
+            is_whole = lowered.startswith(others, word.end()) and not _goes_on(lowered, end)
+            if is_whole and _is_inflected(first, word[0]):
                 return name, at + end
         return None
 
@@ -182,6 +186,12 @@ class Labels(Vocabulary):
 
     def _is_exact(self, said: str) -> bool:
         return without_article(_spaced(said.lower())) in self.named
+
+
+def _is_inflected(word: str, other: str) -> bool:
+    """Return whether words of one stem can mean the same: closing is not closed, a site no sit."""
+    endings = {found[0] for one in (word, other) if (found := _PARTICIPLE.search(one))}
+    return len(endings) < 2 and f"{word}e" != other and word != f"{other}e"
 
 
 def _spaced(text: str) -> str:
@@ -210,6 +220,8 @@ class Options(Labels):
         is_marked = found["named"] or found["mark"] or found["end"]
         end = found.end()
         letter = found["letter"].upper()
+        if found["letter"] == "a" and not is_marked and _NOUN_BEHIND.match(text, end):
+            return self._text_first(text)  # "a (red) cup"
         if letter == "A" and not is_marked:  # "A red cup" is the text of an option
             as_text = self._text_first(text)
             if as_text:

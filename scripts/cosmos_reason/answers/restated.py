@@ -57,6 +57,7 @@ _TURNED = re.compile(
 # The verb that begins a yes/no question, with those that say as much in another tense or number.
 _VERBS = ("is are was were", "do does did", "has have had", "can", "will")
 _FAMILY = {verb: family.split() for family in _VERBS for verb in family.split()}
+_BEING = _VERBS[0].split()
 _ARTICLES = ("a", "an", "the", "any")
 # A fact of two things, or of one that may be, is no yes; of so many, "not" denies more than asked.
 _LEFT_OPEN = re.compile(r"\b(?:or|if|whether|may|might|could)\b", re.I)
@@ -83,6 +84,8 @@ def restated(
             return None
         facts = [(_truth(text[slice(*span)], asked), span) for span in spans]
         told = [fact for fact in (facts[0], facts[-1]) if fact[0]]
+        if any(_says_else(text[slice(*span)], asked) for truth, span in facts if not truth):
+            return None
         return told[0] if told and len({truth for truth, _ in facts if truth}) == 1 else None
     named = [word for word in asked if word not in _ASKING]
     for number in dict.fromkeys((0, len(spans) - 1)):
@@ -117,7 +120,9 @@ def _truth(sentence: str, asked: list[str]) -> str | None:
     behind the subject; no for one that has "not" behind that verb, or a "no", besides."""
     lowered = sentence.lower()
     # What a word is compared by begins it, so that this tells most sentences at once.
-    if len(sentence) > LONGEST or not all(word in lowered for word in asked[1:]):
+    if len(sentence) > LONGEST or any(
+        word.removesuffix("ing") not in lowered for word in asked[1:]
+    ):
         return None
     if "?" in sentence or _LEFT_OPEN.search(sentence):
         return None
@@ -141,12 +146,26 @@ def _truth(sentence: str, asked: list[str]) -> str | None:
     return "no" if is_denied else "yes"
 
 
+def _says_else(sentence: str, asked: list[str]) -> bool:
+    """Return whether a sentence says what the subject of a yes/no question is: "The light is green.
+    The light is red." tells no "Is the light green?"."""
+    if asked[0] not in _BEING or asked[1:2] == ["there"]:
+        return False
+    said = _words(sentence)
+    verb = next((at for at, word in enumerate(said) if word in _BEING and at), 0)
+    subject = set(asked[1:-1]).difference(_PREPOSITIONS)
+    if len(asked) == 3:  # Of "Is the worker wearing a hat?" it may be the hat.
+        subject.update(_SUBJECTS)
+    return not subject.isdisjoint(said[:verb])
+
+
 def _words(text: str) -> list[str]:
-    """Return the words of a yes/no question or of a fact, without articles, "doesn't" as two."""
+    """Return the words of a yes/no question or of a fact, without articles, "doesn't" as two. Words
+    in -ing keep it: a door that is closing is not closed."""
     text = re.sub(rf"(?i){_IN_PICTURE}", "", text.strip())
     text = re.sub(r"(?i)\bcan(?:not|['’]t)\b", "can not", text)
     text = re.sub(r"(?i)\bwon['’]t\b", "will not", text)
-    words = _stems(re.sub(r"(?i)n['’]t\b", " not", text))
+    words = _stems(re.sub(r"(?i)n['’]t\b", " not", text), keeps_ing=True)
     return [word for word in words if word not in _ARTICLES]
 
 
@@ -170,7 +189,7 @@ def _asked_sentence(question: str) -> str:
     return said
 
 
-def _stems(text: str) -> list[str]:
+def _stems(text: str, keeps_ing: bool = False) -> list[str]:
     """Return the words of a text as they are compared."""
     found = []
     for word in _WORD.findall(text.lower()):
@@ -178,7 +197,7 @@ def _stems(text: str) -> list[str]:
         if word in _ASKING:
             found.append(word)
             continue
-        found.append(stem(word))
+        found.append(stem(word) + ("ing" if keeps_ing and word.endswith("ing") else ""))
     return found
 
 

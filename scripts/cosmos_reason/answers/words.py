@@ -71,7 +71,7 @@ def stem(word: str) -> str:
         if word.endswith(ending) and len(word) > len(ending) + 2:
             word = word.removesuffix(ending)
             break
-    if len(word) > 3:
+    if len(word) > 4:  # "busy" is no bus
         word = word.removesuffix("y")
     is_doubled = len(word) > 3 and word[-1] == word[-2]  # "stopped"
     return word[:-1] if is_doubled else word
