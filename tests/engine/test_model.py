@@ -59,12 +59,14 @@ def test_other_precisions_are_read_as_they_are_asked_for(folder, dtype):
 
 def test_gpus_that_were_given_are_not_replaced_by_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for none in (None, "", "-1"):
+    for none in (None, "", "-1", "none", "void", "NoDevFiles"):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if none is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
         assert models.choose_hardware("auto", "bfloat16").device == CPU
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
-    with pytest.raises(Failure, match=r"got CUDA_VISIBLE_DEVICES=2, but torch .* sees no GPU"):
-        models.choose_hardware("auto", "bfloat16")
+    for given in ("2", "0,1", "GPU-8932f937", "MIG-GPU-8932f937/1/2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        said = f"got CUDA_VISIBLE_DEVICES={given}, but torch .* no GPU.*, or this machine has none"
+        with pytest.raises(Failure, match=said):
+            models.choose_hardware("auto", "bfloat16")
     assert models.choose_hardware("cpu", "bfloat16").device == CPU

@@ -16,12 +16,13 @@ from slurm_answers import ROW, Cluster
 from support import ROOT, run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import in_words, launch
+from cosmos_reason.jobs import in_words, launch, mounts
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
 from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
 from cosmos_reason.jobs.platforms.slurm import script as slurm_script
 from cosmos_reason.remote.machine import Answer, Host
+from cosmos_reason.spec import document
 
 
 @pytest.fixture
@@ -107,6 +108,21 @@ def test_paths_that_pyxis_cannot_mount_are_refused(tmp_path, monkeypatch, name):
     refused = {one.id: one.where for one in found if one.severity == "error"}
     assert refused.keys() == {"JOB-SLURM-MOUNT", "JOB-GPU-IDS"} and name in str(refused)
     assert not cluster.asked
+
+
+def test_a_path_inside_a_mounted_folder_may_have_any_name(site, monkeypatch):
+    Cluster(monkeypatch)
+    data = shutil.copytree(site.root / "media", site.root / "train")
+    shutil.copy(site.root / "a.json", data / "my annotations.json")
+    keys = {"annotation_path": "train/my annotations.json", "media_path": "train"}
+    change(site, "train", custom__train_dataset=keys)
+    job, _ = planned(site, engine="tao")
+    mounted = {path for path, _ in mounts.places(job, document.load(site.root / "train.toml"))}
+    assert data in mounted and data / "my annotations.json" not in mounted
+    keys["media_path"] = "media"
+    change(site, "train", custom__train_dataset=keys)
+    with pytest.raises(AssertionError, match="Pyxis cannot mount"):
+        planned(site, engine="tao")
 
 
 def test_what_links_lead_to_is_refused_where_pyxis_cannot_mount_it(site, tmp_path, monkeypatch):

@@ -30,6 +30,8 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, architectures, safetensors_files
 from cosmos_reason.remote import hub, model_names
 
+# A value of CUDA_VISIBLE_DEVICES that gives a GPU; others, such as -1 and none, hide all.
+NAMES_GPU = re.compile(r"\d|GPU-|MIG-")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 transformers_logging.set_verbosity_error()
@@ -63,13 +65,14 @@ def choose_hardware(device: str, dtype: str) -> Hardware:
     has_gpu = torch.cuda.is_available()
     # Set by a launch with --gpu-ids and by SLURM: the CPU would take days in their place.
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    is_given = device == "auto" and given not in ("", "-1", "NoDevFiles")
+    is_given = device == "auto" and NAMES_GPU.match(given)
     if not has_gpu and (device == "cuda" or is_given):
         fix = Fix(changes={"custom.transformers_engine.device": "cpu"})
         message = "got cuda, this machine offers no CUDA GPU"
         if is_given:
             message = f"got CUDA_VISIBLE_DEVICES={given}, but torch {torch.__version__} sees no "
-            message += "GPU: its build is another than the driver's, or it is one for CPUs"
+            message += "GPU: its build is another than the driver's or one for CPUs, or this "
+            message += "machine has none"
         raise outside("ENGINE-NO-CUDA", "custom.transformers_engine.device", message, fix)
     if device == "cuda" or (device == "auto" and has_gpu):
         reason = f"cuda: {torch.cuda.get_device_name()}, {dtype} arithmetic as the spec says"

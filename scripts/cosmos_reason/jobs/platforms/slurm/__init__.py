@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,15 +93,18 @@ def check_words(launch: Launch) -> list[Finding]:
         # What links and records lead to, and where inputs are fetched to, `prepare` adds.
         there = launch.site.there if launch.site and launch.carried else str
         named = [entry["path"] for entry in launch.inputs if "://" not in entry["path"]]
-        named += [*launch.outputs.values(), *(launch.checkpoints or [])]
-        found += _unmountable([str(launch.folder), *map(there, named)])
+        named += launch.checkpoints or []
+        written = [str(launch.folder), *launch.outputs.values()]
+        # As `mounts.places` has them: a path inside another one is not mounted itself.
+        read, written = ({Path(there(path)) for path in paths} for paths in (named, written))
+        found += _unmountable(mounts.outermost(read) | mounts.outermost(written))
     return found + modules.check_words(launch.modules or [], in_container=launch.image is not None)
 
 
-def _unmountable(paths: list[str]) -> list[Finding]:
+def _unmountable(paths: Iterable[Path]) -> list[Finding]:
     message = "got a space, a colon, a comma or an unusual character in a path, which Pyxis "
     message += "cannot mount; rename it, or link to it"
-    refused = dict.fromkeys(filter(script.NOT_IN_MOUNTS.search, paths))
+    refused = sorted(filter(script.NOT_IN_MOUNTS.search, map(str, paths)))
     return [error("JOB-SLURM-MOUNT", path, message) for path in refused]
 
 
@@ -162,7 +166,7 @@ def prepare(job: Job, spec: dict, told: list[partitions.Nodes]) -> Job:
         if modules.load(job.options) and not engines.own_program(job.engine):
             words[0] = modules.PYTHON
     else:
-        refused = _unmountable([str(path) for path, _ in mounts.places(job, spec)])
+        refused = _unmountable(path for path, _ in mounts.places(job, spec))
         if refused:
             raise Failure(refused, EXIT_BAD_INPUT)
         words = containers.command(job, spec)
