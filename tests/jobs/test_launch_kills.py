@@ -234,8 +234,10 @@ def test_a_retry_that_goes_on_tells_what_it_reads_otherwise(site):
     (site.root / "model" / "generation_config.json").write_text("{}")
     again, found = launch.submit(launch.next_attempt(folder, site.jobs))
     ended(site.jobs / again.job_id)
-    told = {one.where for one in found if one.id == "JOB-INPUT-CHANGED"}
-    assert told == {str(site.root / "a.json"), str(site.root / "model")}
+    told = {one.where: one.message for one in found if one.id == "JOB-INPUT-CHANGED"}
+    assert told.keys() == {str(site.root / "a.json"), str(site.root / "model")}
+    assert told[str(site.root / "a.json")].startswith("it changed since")
+    assert told[str(site.root / "model")].startswith("names or sizes of files in it changed since")
 
 
 def test_a_canceled_job_goes_on_and_a_failed_one_that_had_finished_does_not(site):

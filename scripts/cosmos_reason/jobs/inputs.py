@@ -273,7 +273,9 @@ def changed(launch: Launch) -> list[Finding]:
         before = known.get(role)
         is_content = is_model(launch, role) or str(now).startswith("sha256:")
         if before and now and before != now and is_content:
-            message = f"it changed since {earlier.job_id} read it, and this goes on from there: "
+            # A folder's files are not read: a README.md that came is told as weights are.
+            what = "it" if str(now).startswith("sha256:") else "names or sizes of files in it"
+            message = f"{what} changed since {earlier.job_id} read it; this goes on from there: "
             message += "what was trained until then was trained on what was there before"
             found.append(findings.warning("JOB-INPUT-CHANGED", entry["path"], message))
     return found
