@@ -705,6 +705,37 @@ def test_what_ends_because_of_something_else_is_told_only_where_that_is_not_know
     assert page in str(diagnosis.diagnose(POSTED["LOG-HUB-ACCESS"].splitlines())[0].fix)
 
 
+LACKS = "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate x"
+WATCHDOG = "[rank1]:[E] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42)"
+ABORTED = "E1119 08:26:02.7 28705 api.py:882] failed (exitcode: -6) local_rank: 0 (pid: 28773)"
+
+
+@pytest.mark.parametrize(("lines", "expected", "is_transient"), [
+    ([WATCHDOG, ABORTED, "trainer exited with code 1"], ["LOG-NCCL"], True),
+    (["huggingface_hub.errors.HfHubHTTPError: 429 Client Error: x", LACKS], ["LOG-HUB-RATE"], True),
+    (["socket.gaierror: [Errno -3] Temporary failure in name resolution", LACKS], ["LOG-NETWORK"],
+     True),
+    (["NameResolutionError(x) thrown while requesting HEAD https://huggingface.co/a/b: error",
+      *POSTED["LOG-HUB-OFFLINE"].splitlines()[2:]], ["LOG-HARMLESS", "LOG-HUB-OFFLINE"], True),
+    (POSTED["LOG-HUB-OFFLINE"].splitlines(), ["LOG-HUB-OFFLINE"], False),
+    (["wandb: ERROR Error while calling W&B API: x (<Response [404]>)"], ["LOG-UNKNOWN"], False),
+    (["FileNotFoundError: [Errno 2] No such file or directory: '/results/wandb/media/plot.png'"],
+     ["LOG-UNKNOWN"], False),
+    (["libpng error: No such file a.png"], ["LOG-UNKNOWN"], False),
+    (["botocore.exceptions.ClientError: S3 returned error code: 403"], ["LOG-UNKNOWN"], False),
+    (["OSError: [Errno 28] No space left on device: '/mnt/enroot-data/step_2'"], ["LOG-DISK-FULL"],
+     False),
+    (["enroot-mount: failed to mount /x: No space left on device"], ["LOG-DISK-IMAGE"], False),
+    (["Warning  FailedScheduling  12s  default-scheduler  0/3 nodes are available",
+      "Normal  Scheduled  2s", STEPS["embedded"].format(30)], ["LOG-NO-ERROR"], False),
+    (["rm: cannot remove '/tmp/x': permission denied", "done"], ["LOG-NO-ERROR"], False),
+])  # fmt: skip
+def test_no_other_cause_stands_beside_or_in_place_of_the_true_one(lines, expected, is_transient):
+    found = diagnosis.diagnose(lines)
+    assert [one.id for one in found] == expected
+    assert any(one.data.get("transient", False) for one in found) == is_transient
+
+
 @pytest.mark.parametrize(
     ("action", "key"), [("grpo", "policy.model_max_length"), ("evaluate", "model.max_length")]
 )

@@ -37,9 +37,9 @@ WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fatal", "error:",
            "Aborted", "Killed", "fatal:", "command not found", "core dumped", "Segmentation fault",
            "No such file", "StopIteration", "KeyboardInterrupt", "terminate called",
-           "Bus error", "panic:", "exec format error", "permission denied",
-           "no space left on device", "Cannot connect to", "unrecognized option", "FailedMount",
-           "FailedScheduling")  # fmt: skip
+           "Bus error", "panic:", "exec format error",
+           "permission denied while trying", "no space left on device", "Cannot connect to",
+           "unrecognized option")  # fmt: skip
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 # What stands before a line: its rank, its pod, its time (docker logs -t).
 RANK = r"(?:(?:\[[^\]]*\]:?|\d{4}-\d\d-\d\dT\S+)\s?)*"
@@ -120,7 +120,7 @@ class Entry:
     action: str = "train"
     confirm: re.Pattern | None = None
     after: tuple[str, ...] = ()
-    transient: bool = False
+    transient: bool | str = False
     by_values: bool = False
     follows: bool = False
     names_end: bool = False
@@ -229,9 +229,11 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
         return [*found.values(), _unknown(search, name)]
     following = {entry.id for entry in catalog() if entry.follows}
     told = [one for one in found.values() if one.id not in following]
-    if not findings.has_errors(told):  # what they follow from was not printed
-        told = list(found.values())
     ends = {entry.id for entry in catalog() if entry.names_end}
+    if not findings.has_errors(told):  # what they follow from was not printed
+        told = [one for one in found.values() if one.id not in ends]
+    if not findings.has_errors(told):
+        told = list(found.values())
     if {one.id for one in told if findings.has_errors([one])} <= ends and search.blocks:
         return [_unknown(search, name), *told]
     return told
@@ -363,7 +365,10 @@ def _finding(entry: Entry, where: str, line: str) -> Finding:
         fix = Fix(changes=entry.changes_after(line))
         fix = _built(fix, entry.action, PLACEHOLDERS["spec"]) if fix else fix
     data = {"action": entry.action, "evidence": evidence}
-    if entry.transient:
+    is_transient = entry.transient
+    if isinstance(is_transient, str):
+        is_transient = bool(re.search(is_transient, line))
+    if is_transient:
         data["transient"] = True
     return Finding(entry.id, entry.severity, where, message, fix, data)
 
