@@ -26,8 +26,10 @@ written into the training beside them, or nowhere.
 """
 
 import argparse
+import functools
 import gc
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +40,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.texts import by_number
 from cosmos_reason.checkpoints import checkpoint_metrics
 from cosmos_reason.data import annotations
+from cosmos_reason.data.samples import Question
 from cosmos_reason.evaluation import (
     comparison,
     evaluation_record,
@@ -55,7 +58,7 @@ from cosmos_reason.evaluation import (
 from cosmos_reason.remote import s3
 
 IDS_COMPARED = 100_000  # to propose one for --explain
-LARGEST_LOOKED_AT = 64 * 1024**2  # bytes of annotations that may be those that were asked
+MOST_LOOKED_AT = 8 * 1024**2  # bytes of all annotations that may be those that were asked
 EXPLAINED = (
     "id", "type", "question", "gt", "expected", "response", "error", "answer", "rule", "read",
 )  # fmt: skip
@@ -247,6 +250,7 @@ def score_all(
     paths = [path for given in args.results for path in rows.find(given)]
     if len(paths) > 1:  # of which the best is told by clips
         options = replace(options, names_clips=True)
+    nearby = functools.cache(questions_nearby)  # read once for all runs, when one needs them
     scored, found = [], []
     for path in sorted(paths, key=lambda path: by_number(str(path))):
         graded, problems = grading.read(path, options)
@@ -254,7 +258,7 @@ def score_all(
         if rows.has_answers(graded):
             if chooses:
                 likelihood.refuse_same(graded, chooses, "--threshold-set")
-            one, problems = score(path, graded, before, judge, args)
+            one, problems = score(path, graded, before, judge, args, nearby)
             if len(paths) > 1:
                 one = one._replace(answers=comparison.Answers.of(str(path), graded))
             scored.append(one)
@@ -314,7 +318,8 @@ def read_earlier(
         _, problems = judge.read(before, file)
         found += problems
     if args.threshold is not None and not likelihood.answer_from(before, args.threshold):
-        found.append(nothing_weighed(file))
+        # That run is scored for the comparison alone: the score that was asked for stays sound.
+        found.append(nothing_weighed(file, findings.warning))
     return before, found
 
 
@@ -365,7 +370,12 @@ def is_ours(path: Path) -> bool:
 
 
 def score(
-    path: Path, graded: list[rows.Row], before: list[rows.Row] | None, judge, args
+    path: Path,
+    graded: list[rows.Row],
+    before: list[rows.Row] | None,
+    judge,
+    args,
+    nearby: Callable[[], dict[Path, dict[str, Question]]],
 ) -> tuple[Scored, list[findings.Finding]]:
     """Score the rows read from `path`."""
     record = evaluation_record.read(path)
@@ -382,7 +392,7 @@ def score(
         reading |= {"threshold": args.threshold}
         answered = likelihood.answer_from(graded, args.threshold)
         if not answered:
-            found.append(nothing_weighed(path))
+            found.append(nothing_weighed(path, findings.error))
         else:
             chosen_on = str(args.threshold_set) if args.threshold_set else None
             told = {"value": args.threshold, "rows": answered, "chosen_on": chosen_on}
@@ -412,7 +422,7 @@ def score(
         measured = scores.evaluation_of(graded, record, path, **reading)
     if before:
         if not comparison.names_clips(graded):
-            found += name_clips(graded)
+            found += name_clips(graded, nearby())
         pair, problems = comparison.compare(before, graded)
         run["comparison"] = pair | {"before": str(args.compare)}
         found += problems
@@ -431,17 +441,34 @@ def score(
     return Scored(path, run, record, measured), found
 
 
-def name_clips(graded: list[rows.Row]) -> list[findings.Finding]:
-    """Name the clips of rows that name none by the annotations below this folder, where one file
-    alone holds the question and the ground truth of each; return what to say of that."""
-    asked = []
-    for file in sorted({*Path().glob("*/annotations.json"), *Path().glob("*/*/annotations.json")}):
-        if file.stat().st_size > LARGEST_LOOKED_AT:
+def questions_nearby() -> dict[Path, dict[str, Question]]:
+    """Return the questions, by id, of each annotation file below this folder that can be read; none
+    where the files are too large to be read on the chance that they were asked."""
+    named = sorted({*Path().glob("*/annotations.json"), *Path().glob("*/*/annotations.json")})
+    named = [file for file in named if file.is_file()]
+    found = {}
+    if sum(file.stat().st_size for file in named) > MOST_LOOKED_AT:
+        return found
+    for file in named:
+        # Nobody named this file: what is wrong with it is nothing to tell of a score.
+        try:
+            samples, problems = annotations.read(file)
+        except (findings.Failure, OSError):
             continue
-        samples, problems = annotations.read(file)
-        questions = {one.id: one for sample in samples for one in sample.questions()}
-        held = [questions.get(row.id) for row in graded]
-        if not problems and all(
+        if not problems:
+            found[file] = {one.id: one for sample in samples for one in sample.questions()}
+    return found
+
+
+def name_clips(
+    graded: list[rows.Row], nearby: dict[Path, dict[str, Question]]
+) -> list[findings.Finding]:
+    """Name the clips of rows that name none by the annotations `nearby`, where one file alone holds
+    the question and the ground truth of each; return what to say of that."""
+    asked = []
+    for file, by_id in nearby.items():
+        held = [by_id.get(row.id) for row in graded]
+        if all(
             one and one.sample.media and one.gt == row.gt and row.question in ("", one.text)
             for row, one in zip(graded, held, strict=True)
         ):
@@ -455,12 +482,12 @@ def name_clips(graded: list[rows.Row]) -> list[findings.Finding]:
     return [findings.info("EVAL-CLIPS-FOUND", "--compare", message)]
 
 
-def nothing_weighed(path: Path) -> findings.Finding:
+def nothing_weighed(path: Path, finding: Callable[..., findings.Finding]) -> findings.Finding:
     message = (
         "no yes-or-no question was asked by likelihood (evaluation.ask), so that --threshold "
-        "changes nothing"
+        "changes nothing there"
     )
-    return findings.error("EVAL-THRESHOLD-ROWS", path, message)
+    return finding("EVAL-THRESHOLD-ROWS", path, message)
 
 
 def measure(graded: list[rows.Row], args) -> dict:

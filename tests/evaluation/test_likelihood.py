@@ -390,11 +390,8 @@ def test_a_threshold_answers_for_both_runs_of_a_comparison(tmp_path):
     unweighed = [one for one in json.loads(file.read_text()) if one.pop("choice")]
     write(same, unweighed)
     code, document = score(file, *flags)
-    assert code == 1
-    wrong = [
-        (one["id"], one["where"]) for one in document["findings"] if one["severity"] == "error"
-    ]
-    assert wrong == [("EVAL-THRESHOLD-ROWS", str(same))]
+    (told,) = [one for one in document["findings"] if one["id"] == "EVAL-THRESHOLD-ROWS"]
+    assert (code, told["severity"], told["where"]) == (0, "warning", str(same))
 
 
 def test_a_threshold_is_never_reported_where_it_was_chosen(tmp_path):

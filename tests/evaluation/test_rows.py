@@ -125,6 +125,24 @@ def test_rows_that_a_resumed_evaluation_wrote_twice_are_said(tmp_path):
     assert found["data"]["record_ids"] == ["v0#3", "v0#4", "v1#3"]
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"video_id": "v0"},  # several questions about one clip, which the rows do not tell
+        {"media": "v0.mp4"},
+        {"question": "Is it on?"},  # of clips that the rows do not name
+    ],
+)
+def test_rows_that_may_ask_other_things_are_not_called_twice(tmp_path, told):
+    rows = [{"gt": "yes", "response": "yes"} | told for _ in range(3)]
+    said = score(write(tmp_path / "results.json", rows))[1]
+    assert "EVAL-ROW-TWICE" not in {one["id"] for one in said["findings"]}
+    asked = {"video_id": "v0", "question": "Is it on?", "gt": "yes", "response": "yes"}
+    rows = [asked | {"media": f"v0/part-{part}.mp4"} for part in range(3)]
+    code, said = score(write(tmp_path / "results.json", rows))
+    assert (code, said["findings"]) == (0, [])
+
+
 def test_a_response_beside_an_answer_has_no_ground_truth(tmp_path):
     """The answer may be what was read in the response: the score would be that of nothing."""
     rows = [{"id": "a", "question": "Is it red?", "answer": "Yes", "response": "Yes."}]

@@ -351,8 +351,9 @@ class _Table:
         row_id = given_id
         if not row_id or row_id in self.ids:
             row_id = self._made_id(given_id, video_id or media)
-        if given_id is None:
-            asked = hash((video_id or media or row_id, question, gt))
+        # Without its question or its clip a row may ask anything.
+        if given_id is None and question and (video_id or media):
+            asked = hash((video_id, media, question, gt))
             if asked in self.made:
                 self.ids_by_problem["EVAL-ROW-TWICE"].append(row_id)
             self.made.add(asked)
@@ -476,9 +477,12 @@ class _Table:
         unnamed = [row for row in self.rows if not row.media]
         if not unnamed or not self.recorded:
             return []
-        samples, problems = annotations.read(Path(self.recorded))
-        if findings.has_errors(problems):
+        try:
+            samples, problems = annotations.read(Path(self.recorded))
+        except Failure:
             return []  # whoever needs them names others
+        if findings.has_errors(problems):
+            return []
         asked = {question.id: question for one in samples for question in one.questions()}
         named = 0
         for row in unnamed:
