@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import pytest
 from graded import ORACLE, letters, replies, rows_of
@@ -53,6 +54,24 @@ def test_an_id_that_means_another_clip_is_not_paired(tmp_path):
     assert code == 1 and document["result"]["runs"][0]["comparison"]["paired"] == 2
     (other,) = [one for one in document["findings"] if one["id"] == "EVAL-COMPARE-OTHER"]
     assert other["data"]["record_ids"] == ["b"] and "or clip" in other["message"]
+
+
+@pytest.mark.parametrize(
+    "names, is_one",
+    [
+        ((r"D:\data\c1.mp4", "clips/c1.mp4"), True),
+        (("cam.1.2024", "cam.1.2024.mp4"), True),
+        (("cam.1.2024.mp4", "cam.1.2025.mp4"), False),
+        (("https://host/c1.mp4?sig=a/b.c", "https://host/c1.MP4?sig=d/e.f"), True),
+        (("s3://bucket/c1.wmv", "c1.mp4"), True),
+        (("c?1.mp4", "c?2.mp4"), False),
+        (("frames/c1/", "frames/c2/"), False),
+    ],
+)
+def test_a_clip_has_one_name_wherever_it_lies(names, is_one):
+    runs = [[Row("a", "", name, "What?", "A", "A", None)] for name in names]
+    common, other = comparison.paired(*runs)
+    assert (len(common), other) == ((1, []) if is_one else (0, ["a"]))
 
 
 @pytest.mark.parametrize("without_answers", ["before", "after"])
@@ -327,6 +346,16 @@ def test_questions_about_few_clips_tell_no_runs_apart(tmp_path):
     assert best["alike"] == ["low"]
 
 
+def test_of_unnamed_clips_no_chance_over_clips_is_said(tmp_path):
+    runs = {"low": answered(10), "high": answered(30)}
+    assert "over clips" in run_script("score_predictions.py", written(tmp_path, **runs)).stdout
+    for rows in runs.values():
+        for one in rows:
+            one["media"] = None
+    said = run_script("score_predictions.py", written(tmp_path, **runs)).stdout
+    assert "McNemar p" in said and "over clips" not in said and "either" not in said
+
+
 def test_rows_that_failed_are_wrong_and_no_sign_of_a_difference(tmp_path):
     lost = [*answered(10, 10), *(failed_row(f"q{n}") for n in range(10, 40))]
     best = score(written(tmp_path, lost=lost, whole=answered(30)))[1]["result"]["best"]
@@ -364,6 +393,9 @@ def test_annotations_name_the_clips_of_rows_that_do_not(tmp_path, told_by):
     assert "EVAL-COMPARE-CLIPS" not in ids(said)
     assert ("EVAL-CLIPS-RECORDED" in ids(said)) == (told_by != "flag")
     assert said["result"]["runs"][0]["comparison"]["settings_known"] == (told_by == "record")
+    annotations.write_text(annotations.read_text()[:-9])
+    code, said = score(tmp_path / "after", tmp_path / "before")
+    assert code == 0, "a score needs no clips"
     annotations.unlink()
     said = score(*words)[1]
     pair = said["result"]["runs"][0]["comparison"]
@@ -400,3 +432,23 @@ def test_the_only_annotations_here_that_hold_these_questions_name_the_clips(tmp_
     said = score(*words)[1]
     assert "EVAL-COMPARE-CLIPS" in ids(said) and "EVAL-CLIPS-FOUND" not in ids(said)
     assert said["result"]["runs"][0]["comparison"]["clips"] == 2
+
+
+@pytest.mark.parametrize("unreadable", ["", "[{", "no JSON", "folder", "pipe"])
+def test_annotations_here_that_cannot_be_read_are_none_of_a_score(
+    tmp_path, monkeypatch, unreadable
+):
+    """Nobody named them: they only might have named clips."""
+    other = tmp_path / "other" / "annotations.json"
+    other.parent.mkdir()
+    if unreadable == "folder":
+        other.mkdir()
+    elif unreadable == "pipe":
+        os.mkfifo(other)
+    else:
+        other.write_text(unreadable)
+    runs = [write(tmp_path / name / "results.json", [row("a", media=None), row("b", media=None)])
+            for name in ("after", "before")]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    code, said = score(runs[0], "--compare", runs[1])
+    assert code == 0 and "EVAL-COMPARE-CLIPS" in ids(said), said

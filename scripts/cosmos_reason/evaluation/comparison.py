@@ -4,10 +4,10 @@ chance, and which of several is best and which others chance may put there."""
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.base import findings
@@ -15,12 +15,15 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.texts import shortened
 from cosmos_reason.evaluation import metrics
 from cosmos_reason.evaluation.rows import Row, about, digest
+from cosmos_reason.media.convert import OTHER_CONTAINERS
+from cosmos_reason.media.files import MEDIA_SUFFIXES
 
 EXACT_MCNEMAR_LIMIT = 1000
 EXACT_FLIPS_LIMIT = 10**7  # clips that changed times the questions that they gained or lost
 CHANCE = 0.05  # runs of a larger p-value are not told apart
 LONGEST = 40  # characters of an answer in a message
 RESAMPLED = 2000  # draws of the bootstrap by clip
+CLIP_SUFFIXES = (*MEDIA_SUFFIXES, *OTHER_CONTAINERS)
 
 
 # -- two runs ------------------------------------------------------------------------------------
@@ -120,20 +123,28 @@ def compare(
 
 def paired(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[tuple[Row, Row]], list[str]]:
     """Return the rows of both runs that ask the same of one clip, and the ids that stand for
-    something else in the other: where annotations changed or a set was built anew. Wherever it lies
-    and in whatever container, the file of a clip has one name."""
+    something else in the other: where annotations changed or a set was built anew."""
     earlier = {row.id: row for row in before}
     common, other = [], []
     for new in after:
         old = earlier.get(new.id)
         if old is None:
             continue
-        stems = {PurePath(row.media).stem for row in (old, new) if row.media}
-        if (old.question, old.gt) == (new.question, new.gt) and len(stems) < 2:
+        clips = {_clip_name(row.media) for row in (old, new) if row.media}
+        if (old.question, old.gt) == (new.question, new.gt) and len(clips) < 2:
             common.append((old, new))
         else:
             other.append(new.id)
     return common, other
+
+
+def _clip_name(media: str) -> str:
+    """Return the name that a clip has wherever it lies, on Windows or behind a signed URL, and in
+    whatever container. What else follows a dot tells clips apart, as in `cam.1.2024`."""
+    place = media.partition("?")[0] if "://" in media else media
+    name = re.split(r"[\\/]", place.rstrip("\\/"))[-1]
+    stem, dot, suffix = name.rpartition(".")
+    return stem if dot + suffix.lower() in CLIP_SUFFIXES else name
 
 
 def _one_response(rows: Sequence[Row]) -> str | None:
@@ -345,18 +356,20 @@ LEAST_LEAD = next(lead for lead in range(1, EXACT_MCNEMAR_LIMIT) if mcnemar(lead
 @dataclass(frozen=True)
 class Answers:
     """What a run got right: of each question whether it did, None where the row failed, and the
-    clip that it is about. `asked` is equal for runs of the same questions."""
+    clip that it is about, which `clips_named` says is known. `asked` is equal for runs of the same
+    questions."""
 
     name: str
     asked: str
     right: dict[str, bool | None]
     clips: dict[str, str]
+    clips_named: bool
 
     @classmethod
     def of(cls, name: str, graded: Sequence[Row]) -> Answers:
         right = {row.id: None if row.error is not None else row.correct for row in graded}
         clips = {row.id: row.media or row.video_id for row in graded}
-        return cls(name, digest(graded), right, clips)
+        return cls(name, digest(graded), right, clips, names_clips(graded))
 
     @property
     def accuracy(self) -> float:
@@ -394,6 +407,7 @@ def best(runs: Sequence[Answers]) -> dict | None:
         "next": others[0].name,
         "next_accuracy": others[0].accuracy,
         **pairs[others[0].name],
+        "clips_named": first.clips_named,
         "alike": [
             name
             for name, pair in pairs.items()
@@ -405,10 +419,13 @@ def best(runs: Sequence[Answers]) -> dict | None:
 def best_in_words(found: dict) -> list[str]:
     """Return what `best` found, for people."""
     alike = ", ".join(found["alike"]) or "no other"
+    chance, which = f"McNemar p = {found['p_value']:.3g}", "p"
+    if found["clips_named"]:
+        chance, which = f"{chance}, over clips {found['clip_p_value']:.3g}", "either p"
     return [
         f"best: {found['name']} {found['accuracy']:.1%}; the next, {found['next']} "
         f"{found['next_accuracy']:.1%}: {found['fixed']} fixed, {found['broken']} broken by the "
-        f"best, McNemar p = {found['p_value']:.3g}, over clips {found['clip_p_value']:.3g}",
-        f"not told apart from the best (either p {CHANCE:g} or more): {alike}",
+        f"best, {chance}",
+        f"not told apart from the best ({which} {CHANCE:g} or more): {alike}",
         "the best of several flatters itself: score it on questions that chose none of them",
     ]
