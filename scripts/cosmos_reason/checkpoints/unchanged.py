@@ -23,6 +23,7 @@ from cosmos_reason.spec import document
 MODEL_KEY = "policy.model_name_or_path"
 HOW = "compared: the names and shapes of {count} tensors, and 4 kB at 5 places of each"
 MOST_READ = 2**30  # bytes of weights that are compared whole
+SAME_LOSS = 1e-3  # relative: equal weights that were validated twice differ by less
 CAUSES = "a learning rate of 0, everything frozen, steps too small for the dtype, or a wrong copy"
 
 
@@ -50,11 +51,11 @@ def found(
             message = f"{meant}: {base} ({CAUSES}; {how})"
         elif base:
             message = f"{last.name}: {base} ({how})"
-        elif is_one and len({losses[one.name] for one in group if one.name in losses}) > 1:
+        elif is_one and _differ([losses[one.name] for one in group if one.name in losses]):
             message = (
-                f"{meant} have the same weights ({how}), but validation losses that differ: a copy "
-                "or an export went wrong, and one of them at most is what was validated; copy them "
-                "again from where they were trained"
+                f"{meant} have the same weights ({CAUSES}; {how}), but validation losses that "
+                "differ: where a copy or an export went wrong, one of them at most is what was "
+                "validated; copy them again from where they were trained"
             )
         elif is_one and len(group) > 1:
             message = (
@@ -69,6 +70,10 @@ def found(
         where = last.path.parent
         warnings.append(findings.warning("CKPT-UNCHANGED", where, message, checkpoints=names))
     return warnings
+
+
+def _differ(losses: Sequence[float]) -> bool:
+    return bool(losses) and max(losses) - min(losses) > SAME_LOSS * abs(min(losses))
 
 
 def _are_equal_files(folders: Sequence[Path]) -> bool:
