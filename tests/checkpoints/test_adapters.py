@@ -294,6 +294,30 @@ def test_an_adapter_of_cosmos_rl_is_evaluated_as_it_merges(base, trained, tmp_pa
         assert torch.allclose(values, network.state_dict()[name], rtol=2**-7, atol=1e-6), name
 
 
+def test_an_adapter_with_biases_is_evaluated_as_peft_does(base, tmp_path):
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    from cosmos_reason.engine import model as models
+
+    torch.manual_seed(0)
+    wrapped = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"], bias="all")
+    network = get_peft_model(load(base, torch.float32), wrapped)
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    network.save_pretrained(tmp_path / "adapter")
+    asked = torch.arange(1, 20)[None]
+    expected = network.train(False)(input_ids=asked).logits
+    expected_weights = network.merge_and_unload().state_dict()
+    network = models.load_for_evaluation(
+        tmp_path / "adapter", base, torch.float32, torch.device("cpu")
+    )
+    assert torch.allclose(network(input_ids=asked).logits, expected, atol=1e-4)
+    bias = next(name for name in expected_weights if name.endswith("qkv.bias"))
+    assert torch.equal(network.state_dict()[bias], expected_weights[bias])
+
+
 def test_a_base_that_shrinks_or_is_not_finite_gives_no_model(base, trained, tmp_path):
     shrinking = shutil.copytree(base, tmp_path / "base")
     adapter, out = adapters.read(trained), tmp_path / "merged"

@@ -169,7 +169,11 @@ def peft_config(adapter: Adapter) -> dict:
         "peft_type": "LORA",
         "rank_pattern": ranks,
         "target_modules": sorted(adapter.pairs),
-        "modules_to_save": sorted({name.rpartition(".")[0] for name in adapter.whole}) or None,
+        # A bias alone comes of `bias`, and of no module that was saved.
+        "modules_to_save": sorted(
+            {name.removesuffix(".weight") for name in adapter.whole if name.endswith(".weight")}
+        )
+        or None,
         # pissa and olora would change the base again when it is loaded.
         "init_lora_weights": True,
     }
