@@ -3,6 +3,7 @@ card, the sending. Enter at `collect`, then `look`, `objections`, `write` and `s
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shlex
@@ -163,14 +164,33 @@ def beside(folder: Path, given: Path | None) -> dict[str, Path]:
 
 def leave_other_metrics(folder: Path, beside: dict[str, Path]) -> list[Finding]:
     """Take metrics.json out of the files beside a checkpoint where it was measured on another that
-    is here, and say so: the card would tell its numbers as this one's."""
+    is here, and say so: the card would tell its numbers as this one's. A copy and a fixed adapter
+    have the same weights. Whether a model is the merge of the adapter that was measured is not
+    known: the numbers stay, and it is said."""
     path = beside.get("metrics.json")
     measured = safetensors_files.read_object(path).get("checkpoint") if path else None
     if not isinstance(measured, str) or not Path(measured).is_dir() or folder.samefile(measured):
         return []
+    if _have_equal_weights(folder, Path(measured)):
+        return []
+    is_merge = run_outputs.kind(Path(measured)) == run_outputs.ADAPTER
+    if is_merge and run_outputs.kind(folder) != run_outputs.ADAPTER:
+        message = (
+            f"it was measured on the adapter {measured}: the model card tells its numbers, which "
+            f"are true only if {folder} is the merge of that adapter"
+        )
+        return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
     del beside["metrics.json"]
     message = f"it was measured on {measured}, not on {folder}: the model card leaves it out"
     return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
+
+
+def _have_equal_weights(one: Path, other: Path) -> bool:
+    """Return whether two folders hold files of weights of the same names and bytes."""
+    names = sorted(file.name for file in one.glob("*.safetensors"))
+    if not names or names != sorted(file.name for file in other.glob("*.safetensors")):
+        return False
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
 
 
 def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) -> dict[str, Path]:

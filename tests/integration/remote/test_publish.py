@@ -283,9 +283,19 @@ def test_the_metrics_of_another_model_are_none_of_this_one(hub, folder, model, t
     (job / "metrics.json").write_text(json.dumps({"accuracy": 0.75, "checkpoint": str(folder)}))
     said = publish(merged, "--hub", REPO, "--job-dir", job)[1]
     assert "PUBLISH-OTHER-METRICS" in ids(said) and "0.75" not in said["result"]["card"]
+    copied = shutil.copytree(merged, tmp_path / "copied")
     (job / "metrics.json").write_text(json.dumps({"accuracy": 0.75, "checkpoint": str(merged)}))
+    for same in (merged, copied):
+        said = publish(same, "--hub", REPO, "--job-dir", job)[1]
+        assert ids(said) == [] and "| accuracy | 0.75 |" in said["result"]["card"]
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (job / "metrics.json").write_text(json.dumps({"accuracy": 0.75, "checkpoint": str(adapter)}))
     said = publish(merged, "--hub", REPO, "--job-dir", job)[1]
-    assert ids(said) == [] and "| accuracy | 0.75 |" in said["result"]["card"]
+    assert (
+        ids(said) == ["PUBLISH-OTHER-METRICS"] and "| accuracy | 0.75 |" in said["result"]["card"]
+    )
 
 
 def test_a_path_of_this_machine_in_a_config_is_said(hub, model, tmp_path):
