@@ -245,6 +245,7 @@ def tied(base, tmp_path_factory):
     [
         {"init_lora_weights": "pissa"},
         {"init_lora_weights": "olora"},
+        {"init_lora_weights": "pissa_niter_4"},
         {"alora_invocation_tokens": [3, 4]},
         {"modules_to_save": ["embed_tokens"]},
     ],
@@ -265,6 +266,19 @@ def test_no_merge_of_what_is_not_base_and_adapter(base, tied, tmp_path, made):
         if parameter.requires_grad:
             parameter.data += 0.1 * torch.randn_like(parameter)
     network.save_pretrained(tmp_path / "adapter")
+    begun = made.get("init_lora_weights")
+    if begun:
+        from cosmos_reason.engine import model as models
+
+        asked = torch.arange(1, 20)[None]
+        place = (tmp_path / "adapter", used, torch.float32, torch.device("cpu"))
+        if begun == "pissa_niter_4":
+            with pytest.raises(Failure, match="CKPT-ADAPTER-UNSUPPORTED"):
+                models.load_for_evaluation(*place)
+        else:
+            expected = network.train(False)(input_ids=asked).logits
+            logits = models.load_for_evaluation(*place)(input_ids=asked).logits
+            assert torch.allclose(logits, expected, atol=1e-4)
     assert run_outputs.verify(used) == []
     with pytest.raises(Failure, match="CKPT-ADAPTER-UNSUPPORTED"):
         adapters.merge(adapters.read(tmp_path / "adapter"), used, tmp_path / "merged", jobs=1)

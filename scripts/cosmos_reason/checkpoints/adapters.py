@@ -28,6 +28,9 @@ NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
 # left of that, and added to the base itself the part counts twice. cosmos-rl knows the words and
 # begins from zero whatever they say.
 _TAKEN_FROM_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
+# Of these PEFT takes the same part out again as it loads them (measured: logits differ by 5e-6);
+# pissa_niter_N draws its part by chance.
+_TAKEN_AGAIN = ("pissa", "olora")
 _NOT_PLAIN = ("use_dora", "fan_in_fan_out", "alora_invocation_tokens")
 _TIED = ("embed_tokens", "lm_head")
 _PREFIX = "base_model.model."
@@ -88,13 +91,13 @@ class Adapter:
 # -- reading and checking ----------------------------------------------------------------------
 
 
-def read(folder: Path) -> Adapter:
-    """Read an adapter. Raises Failure with all that is wrong: a part missing, ranks that differ,
-    kinds of adapter that are not LoRA."""
+def read(folder: Path, for_peft: bool = False) -> Adapter:
+    """Read an adapter, `for_peft` one that PEFT itself will load and add. Raises Failure with all
+    that is wrong: a part missing, ranks that differ, kinds of adapter that are not LoRA."""
     config = safetensors_files.read_object(folder / CONFIG)
     findings = [_unsupported(folder, key) for key in _NOT_PLAIN if config.get(key)]
-    begun = str(config.get("init_lora_weights")).lower()
-    if begun.startswith(_TAKEN_FROM_BASE) and config.keys().isdisjoint(NOT_PEFT):
+    begun = _taken_from_base(config)
+    if begun and not (for_peft and begun in _TAKEN_AGAIN):
         message = (
             f"init_lora_weights {begun!r} took a part out of the base, which the adapter does "
             "not tell; save it with PEFT's path_initial_model_for_weight_conversion"
@@ -117,6 +120,14 @@ def read(folder: Path) -> Adapter:
         raise Failure(findings, EXIT_CHECKS_FAILED)
     pairs = {module: (parts["A"], parts["B"]) for module, parts in halves.items()}
     return Adapter(folder, config, pairs, whole)
+
+
+def _taken_from_base(config: Mapping) -> str:
+    """Return the name of the way in which PEFT began an adapter with a part of its base; else
+    ''."""
+    begun = str(config.get("init_lora_weights")).lower()
+    is_taken = begun.startswith(_TAKEN_FROM_BASE) and config.keys().isdisjoint(NOT_PEFT)
+    return begun if is_taken else ""
 
 
 def _unpaired(folder: Path, halves: Mapping[str, Mapping[str, Tensor]]) -> list[Finding]:
@@ -174,8 +185,8 @@ def peft_config(adapter: Adapter) -> dict:
             {name.removesuffix(".weight") for name in adapter.whole if name.endswith(".weight")}
         )
         or None,
-        # pissa and olora would change the base again when it is loaded.
-        "init_lora_weights": True,
+        # cosmos-rl only notes pissa and olora: PEFT would take them out of the base.
+        "init_lora_weights": _taken_from_base(adapter.config) or True,
     }
 
 

@@ -227,7 +227,7 @@ def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, dev
         return load_model(folder, dtype, device).train(False)
     from peft import PeftConfig, PeftModel
 
-    adapter = adapters.read(folder)
+    adapter = adapters.read(folder, for_peft=True)
     tensors, _ = safetensors_files.read_folder(base)
     adapters.refuse_other_base(adapter, base, tensors)  # PEFT passes over what finds no place
     # Not its own adapter_config.json: cosmos-rl has words of its own.
