@@ -280,6 +280,10 @@ def test_no_merge_of_what_is_not_base_and_adapter(base, tied, tmp_path, made):
             logits = models.load_for_evaluation(*place)(input_ids=asked).logits
             assert torch.allclose(logits, expected, atol=1e-4)
     assert run_outputs.verify(used) == []
+    if begun:
+        whole = begun != "pissa_niter_4"
+        found = run_outputs.verify(tmp_path / "adapter")
+        assert whole != ("CKPT-ADAPTER-UNSUPPORTED" in {one.id for one in found})
     with pytest.raises(Failure, match="CKPT-ADAPTER-UNSUPPORTED"):
         adapters.merge(adapters.read(tmp_path / "adapter"), used, tmp_path / "merged", jobs=1)
     assert not (tmp_path / "merged").exists()

@@ -326,7 +326,7 @@ def _is_whole(path: Path) -> bool:
 
 def _verify_adapter(folder: Path) -> list[Finding]:
     try:
-        adapter = adapters.read(folder)
+        adapter = adapters.read(folder, for_peft=True)
     except Failure as failure:
         return failure.findings
     found = adapters.not_finite(adapter)
