@@ -331,7 +331,7 @@ def written(
     following = carried.NEXT
     is_first = asked.action == "train" and not asked.retry_of
     if is_first and not carried.holds_evaluation(output.parent):
-        following = f"`{of_untouched(asked, output)}` (the untouched model)"
+        following = f"`{of_untouched(asked, output)}` (untouched)"
     return cli.Outcome(result, found, "\n".join(lines), following, **known)
 
 

@@ -690,7 +690,7 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     words += ["--gpu-ids", "3", "--seconds-per-step", "2", "--name", "go.sh", "--output", "out"]
     done = here("launch_job.py", place, *words)
     assert done.returncode == 0, done.stderr
-    following = done.stderr.partition("next: `")[2].partition("` (the untouched model)")[0]
+    following = done.stderr.partition("next: `")[2].partition("` (untouched)")[0]
     for line in following.split(" && "):
         script, *more = shlex.split(line)
         assert script.startswith(str(ROOT / "scripts"))
@@ -711,7 +711,7 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     shutil.rmtree(place.root / "out-base")
     shutil.rmtree(place.root / "out")
     said = here("launch_job.py", place, *words).stderr
-    assert "next: `plan evaluate --output DIR` (the untouched model)" in said
+    assert "next: `plan evaluate --output DIR` (untouched)" in said
 
 
 def test_a_spec_for_fewer_gpus_than_the_site_has_says_so(place):

@@ -86,9 +86,9 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         event = event._replace(name="")
         table.columns = [event if one.role == "answer" else one for one in chosen]
     if not reading.question:
-        named = f"{{{event.name}}}"
-        fix = f.Fix(flags={"--question": f"Does this happen: {named}?"})
-        message = f"got no question about the events of {event.name}, expected one"
+        message, fix = "got no question about the events, expected one", f.Fix()
+        if event.name:
+            fix = f.Fix(flags={"--question": f"Does this happen: {{{event.name}}}?"})
         raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     events = {alike(cell_text(row.values.get(event.name))) for row in rows}
     if f"{{{event.name}}}" not in reading.question and len(events) > 1:
