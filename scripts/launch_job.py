@@ -331,25 +331,22 @@ def written(
     following = carried.NEXT
     is_first = asked.action == "train" and not asked.retry_of
     if is_first and not carried.holds_evaluation(output.parent):
-        following = f"`{of_untouched(asked, output)}` (untouched)"
+        following = of_untouched(asked)
     return cli.Outcome(result, found, "\n".join(lines), following, **known)
 
 
-def of_untouched(asked: options.Launch, output: Path) -> str:
-    """Return the commands that render an evaluation of the model which a training begins with into
-    a folder beside `output`; where a site does not say all, their name alone."""
+def of_untouched(asked: options.Launch) -> str:
+    """Return how an evaluation of the model that a training begins with is rendered, too: the
+    command that writes its spec, where a site says how it is launched."""
     from cosmos_reason.jobs import carried
 
     words = carried.words_of_untouched(asked)
+    planned = "`plan evaluate` of the untouched model, too"
     if not words:
-        return "plan evaluate --output DIR"
+        return planned
     spec = files.from_here(asked.spec_path.with_stem(f"{asked.spec_path.stem}-base"))
-    launch = ["--site", files.from_here(asked.site.path), "--spec", spec]
-    if asked.gpu_ids:
-        launch += ["--gpu-ids", asked.gpu_ids[0]]
     build = cli.suggested(("build_spec.py", "evaluate", *words, "-o", spec))
-    launch = ("launch_job.py", "plan", "evaluate", *launch, "--output", f"{output}-base")
-    return f"{build} && {cli.suggested(launch)}"
+    return f"`{build}`, then {planned}"
 
 
 def submit(args: argparse.Namespace) -> cli.Outcome:

@@ -690,12 +690,15 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     words += ["--gpu-ids", "3", "--seconds-per-step", "2", "--name", "go.sh", "--output", "out"]
     done = here("launch_job.py", place, *words)
     assert done.returncode == 0, done.stderr
-    following = done.stderr.partition("next: `")[2].partition("` (untouched)")[0]
-    for line in following.split(" && "):
-        script, *more = shlex.split(line)
-        assert script.startswith(str(ROOT / "scripts"))
-        code, printed = command(os.path.basename(script), place, *more)
-        assert code == 0, printed["findings"]
+    _, line, rest = done.stderr.partition("next: ")[2].split("`", 2)
+    script, *more = shlex.split(line)
+    assert script == str(ROOT / "scripts/build_spec.py")
+    code, printed = command("build_spec.py", place, *more)
+    assert code == 0, printed["findings"]
+    assert rest.startswith(", then `plan evaluate` of the untouched model, too")
+    words_there = ["plan", "evaluate", "--site", site, "--spec", more[-1], "--output", "out-base"]
+    code, printed = command("launch_job.py", place, *words_there)
+    assert code == 0, printed["findings"]
     asked = (place.root / "out-base/spec.toml").read_text()
     assert "nframes = 4" in asked and '"Look twice."' in asked and f'"{THERE}/model"' in asked
     assert (place.root / "out-base/run.sh").is_file(), "a name of its own"
@@ -711,7 +714,7 @@ def test_the_next_of_a_training_renders_the_untouched_model_as_the_training_asks
     shutil.rmtree(place.root / "out-base")
     shutil.rmtree(place.root / "out")
     said = here("launch_job.py", place, *words).stderr
-    assert "next: `plan evaluate --output DIR` (untouched)" in said
+    assert "next: `plan evaluate` of the untouched model, too" in said
 
 
 def test_a_spec_for_fewer_gpus_than_the_site_has_says_so(place):
