@@ -65,7 +65,7 @@ $(DEVELOPED): $(INSTALLED) requirements-dev.txt
 setup-cosmos-rl: $(COSMOS)/installed
 	@echo 'ready: put $(abspath $(COSMOS))/bin first on PATH'
 
-$(COSMOS)/installed: requirements-cosmos-rl.txt requirements.txt
+$(COSMOS)/installed: requirements-cosmos-rl.txt requirements-s3.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("got Python %d.%d, expected 3.11 to 3.13: make PYTHON=python3.12 setup-cosmos-rl" % sys.version_info[:2] if not (3, 11) <= sys.version_info[:2] <= (3, 13) else 0)'
 	@test -x $(COSMOS)/bin/python || $(PYTHON) -m venv $(COSMOS)
 	@$(COSMOS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-cosmos-rl.txt

@@ -296,10 +296,12 @@ def test_a_wrong_environment_is_one_finding_before_anything_is_recorded(
 
 
 def test_make_sets_up_all_that_is_asked_for():
-    """The file that it reads, and requirements.txt, which that names."""
-    named = ("requirements-cosmos-rl.txt", "requirements.txt")
-    text = "\n".join((bundle.ROOT / name).read_text() for name in named)
-    assert "-r requirements.txt" in text
+    """The file that it reads, and those that it names, the one after the other."""
+    named = ["requirements-cosmos-rl.txt", "requirements-s3.txt", "requirements.txt"]
+    texts = [(bundle.ROOT / name).read_text() for name in named]
+    for text, following in zip(texts, named[1:], strict=False):
+        assert text.endswith(f"\n-r {following}\n")
+    text = "\n".join(texts)
     assert [name for name in cosmos_environment.NEEDED if f"\n{name}==" not in text] == []
 
 
