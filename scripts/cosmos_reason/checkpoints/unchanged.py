@@ -46,12 +46,13 @@ def found(
         how = HOW.format(count=f"{len(tensors):,}")
         if is_one and len(group) > 1 and _are_equal_files([one.path for one in group]):
             how = "the files are equal, byte for byte"
+        told = [losses[one.name] for one in group if one.name in losses]
         meant = last.name if len(group) == 1 else f"the {len(group)} checkpoints up to {last.name}"
         if base and is_one:
             message = f"{meant}: {base} ({CAUSES}; {how})"
         elif base:
             message = f"{last.name}: {base} ({how})"
-        elif is_one and _differ([losses[one.name] for one in group if one.name in losses]):
+        elif is_one and told and max(told) - min(told) > SAME_LOSS * abs(min(told)):
             message = (
                 f"{meant} have the same weights ({CAUSES}; {how}), but validation losses that "
                 "differ: where a copy or an export went wrong, one of them at most is what was "
@@ -70,10 +71,6 @@ def found(
         where = last.path.parent
         warnings.append(findings.warning("CKPT-UNCHANGED", where, message, checkpoints=names))
     return warnings
-
-
-def _differ(losses: Sequence[float]) -> bool:
-    return bool(losses) and max(losses) - min(losses) > SAME_LOSS * abs(min(losses))
 
 
 def _are_equal_files(folders: Sequence[Path]) -> bool:

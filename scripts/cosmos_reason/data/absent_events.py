@@ -220,7 +220,7 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
 
 
 def _are_measured(texts: set[str]) -> bool:
-    """Whether texts are numbers, some with a fraction: whole ones may stand for events."""
+    """Return whether texts are numbers, some with a fraction: whole ones may stand for events."""
     try:
         numbers = [float(text) for text in texts if text]
     except ValueError:
