@@ -3,7 +3,6 @@ card, the sending. Enter at `collect`, then `look`, `objections`, `write` and `s
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import shlex
@@ -171,7 +170,7 @@ def leave_other_metrics(folder: Path, beside: dict[str, Path]) -> list[Finding]:
     measured = safetensors_files.read_object(path).get("checkpoint") if path else None
     if not isinstance(measured, str) or not Path(measured).is_dir() or folder.samefile(measured):
         return []
-    if _have_equal_weights(folder, Path(measured)):
+    if safetensors_files.have_equal_files(folder, Path(measured)):
         return []
     is_merge = run_outputs.kind(Path(measured)) == run_outputs.ADAPTER
     if is_merge and run_outputs.kind(folder) != run_outputs.ADAPTER:
@@ -183,14 +182,6 @@ def leave_other_metrics(folder: Path, beside: dict[str, Path]) -> list[Finding]:
     del beside["metrics.json"]
     message = f"it was measured on {measured}, not on {folder}: the model card leaves it out"
     return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
-
-
-def _have_equal_weights(one: Path, other: Path) -> bool:
-    """Return whether two folders hold files of weights of the same names and bytes."""
-    names = sorted(file.name for file in one.glob("*.safetensors"))
-    if not names or names != sorted(file.name for file in other.glob("*.safetensors")):
-        return False
-    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
 
 
 def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) -> dict[str, Path]:

@@ -8,6 +8,7 @@ then the data.
 from __future__ import annotations
 
 import errno
+import filecmp
 import json
 import math
 import os
@@ -173,6 +174,14 @@ def read_index(path: Path) -> dict[str, str]:
         finding = error("CKPT-INDEX-BAD", path, message)
         raise Failure(finding, EXIT_CHECKS_FAILED) from None
     return shards
+
+
+def have_equal_files(one: Path, other: Path) -> bool:
+    """Return whether two folders hold files of weights of the same names and bytes."""
+    names = sorted(file.name for file in one.glob("*.safetensors"))
+    if not names or names != sorted(file.name for file in other.glob("*.safetensors")):
+        return False
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
 
 
 def read_folder(

@@ -7,10 +7,8 @@ of each tensor up to the first that differs, so that checkpoints of a sound trai
 
 from __future__ import annotations
 
-import filecmp
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from cosmos_reason.base import files, findings, job_folder
@@ -44,8 +42,11 @@ def found(
         is_one = all(_are_in(_tensors(other), tensors) for other in group[:-1])
         base = _unchanged_base(last, tensors, attempts)
         how = HOW.format(count=f"{len(tensors):,}")
-        if is_one and len(group) > 1 and _are_equal_files([one.path for one in group]):
-            how = "the files are equal, byte for byte"
+        size = sum(file.stat().st_size for file in last.path.glob("*.safetensors"))
+        if is_one and group[1:] and size <= MOST_READ:
+            pairs = ((last.path, other.path) for other in group[:-1])
+            if all(safetensors_files.have_equal_files(*pair) for pair in pairs):
+                how = "the files are equal, byte for byte"
         told = [losses[one.name] for one in group if one.name in losses]
         meant = last.name if len(group) == 1 else f"the {len(group)} checkpoints up to {last.name}"
         if base and is_one:
@@ -71,20 +72,6 @@ def found(
         where = last.path.parent
         warnings.append(findings.warning("CKPT-UNCHANGED", where, message, checkpoints=names))
     return warnings
-
-
-def _are_equal_files(folders: Sequence[Path]) -> bool:
-    """Return whether folders hold equal files of weights; False where these are too large to be
-    read for it."""
-    files_of = [sorted(folder.glob("*.safetensors")) for folder in folders]
-    first = files_of[0]
-    if sum(file.stat().st_size for file in first) > MOST_READ:
-        return False
-    return all(
-        [file.name for file in others] == [file.name for file in first]
-        and all(map(partial(filecmp.cmp, shallow=False), first, others))
-        for others in files_of[1:]
-    )
 
 
 def _tensors(model: Checkpoint) -> dict[str, Tensor]:
