@@ -35,3 +35,13 @@ def test_a_curve_with_a_broken_line_inside_is_refused(tmp_path):
         '{"step": 1, "train/loss": NaN}\n{"step": 2, "train/loss": 1}\n[1]\n', encoding="utf-8"
     )
     assert loss_chart.read_curve(path)["train/loss"] == [(2.0, 1.0)]
+
+
+def test_values_that_no_chart_can_show_are_counted():
+    rows = [{"step": n, "train/loss": 1.0} for n in range(1, 5)] + [
+        {"step": 4, "val/avg_loss": 2.0}
+    ]
+    assert loss_chart.not_finite(rows, loss_chart.LOSSES) == []
+    rows[1]["train/loss"], rows[3]["train/loss"] = float("nan"), float("inf")
+    (told,) = loss_chart.not_finite(rows, loss_chart.LOSSES)
+    assert told.startswith("train/loss is NaN or infinite in 2 of 4 values, the first at step 2;")

@@ -26,6 +26,16 @@ def test_the_page_has_curves_and_the_groups_of_each_checkpoint(tmp_path):
     assert "It could be A or B." in text and EVIL not in text and "&lt;script&gt;" in text
 
 
+def test_numbers_that_the_curves_leave_out_are_said(tmp_path):
+    run = grpo_run.write(tmp_path / "out" / "20260101120000")
+    *lines, last = (run / "metrics.jsonl").read_text().splitlines()
+    lines.append(json.dumps(json.loads(last) | {"train/kl": float("nan")}))
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    path = tmp_path / "grpo.html"
+    assert run_script("select_checkpoint.py", tmp_path / "out", "--html", path).returncode == 0
+    assert "train/kl is NaN or infinite in 1 of 60 values, the first at step 60" in path.read_text()
+
+
 def test_a_run_without_rewards_says_so(tmp_path):
     (tmp_path / "out/20260101120000/safetensors/step_1").mkdir(parents=True)
     done = run_script("select_checkpoint.py", tmp_path / "out", "--html", tmp_path / "x.html")

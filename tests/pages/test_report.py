@@ -86,6 +86,13 @@ def test_a_question_that_failed_is_neither_newly_broken_nor_wrong_in_both():
     assert [one["data-status"] for one in cards] == ["broken", "", "", "still"]
 
 
+def test_the_page_tells_of_losses_that_its_chart_leaves_out(evaluation):
+    metrics = evaluation / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": NaN}\n')
+    analyze(evaluation, "--html", evaluation / "report.html", "--training-metrics", metrics)
+    assert "NaN or infinite in 1 of 2 values" in (evaluation / "report.html").read_text()
+
+
 def test_the_page_tells_what_a_training_left_out(evaluation):
     """As the record of its job says, or without a job what its run says."""
     metrics = evaluation / "metrics.jsonl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -34,6 +34,21 @@ def read_curve(path: Path) -> Curve:
             if key in row and math.isfinite(row[key]):
                 points[row["step"]] = row[key]
     return {key: list(points.items()) for key, points in curve.items()}
+
+
+def not_finite(rows: Sequence[dict], keys: Iterable[str]) -> list[str]:
+    """Return a sentence for each key with values that no chart can show: without it, the line
+    between their neighbours looks like a training that went well."""
+    told = []
+    for key in keys:
+        steps = [row["step"] for row in rows if key in row and not math.isfinite(row[key])]
+        if steps:
+            count = sum(key in row for row in rows)
+            told.append(
+                f"{key} is NaN or infinite in {len(steps):,} of {count:,} values, the first at "
+                f"step {steps[0]}; the chart leaves them out"
+            )
+    return told
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from cosmos_reason.base import findings, metrics_log
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.engine.cosmos_rl.watching import GROUPS, METRICS
-from cosmos_reason.pages.loss_chart import chart
+from cosmos_reason.pages.loss_chart import chart, not_finite
 from cosmos_reason.pages.render import render
 
 # (title, what a person makes of it, the keys of metrics.jsonl and how they are called)
@@ -72,6 +72,7 @@ def page(run: Path) -> str:
         last=rows[-1],
         steps=len(rows),
         flat=sum(row.get("train/reward_std") == 0 for row in rows),
+        not_finite=not_finite(rows, [key for _, _, names in CHARTS for key in names]),
         charts=charts(rows),
         checkpoints=checkpoints(run, rows),
     )

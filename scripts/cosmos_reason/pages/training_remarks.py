@@ -1,22 +1,24 @@
-"""What there is to say of trainings besides their curves: how their jobs ended, and the records
-that they left out."""
+"""What there is to say of trainings besides their curves: losses that no chart can show, how
+their jobs ended, and the records that they left out."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cosmos_reason.base import job_folder
+from cosmos_reason.base import job_folder, metrics_log
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import left_out
+from cosmos_reason.pages import loss_chart
 from cosmos_reason.remote import model_names
 
 
 def beside(metrics: Path) -> list[str]:
     """Return the remarks of a training, from the job, with all its attempts, or the run in whose
     folder its metrics.jsonl lies."""
+    rows = [row for _, row in metrics_log.course(job_folder.files_of_attempts(metrics))]
+    remarks = loss_chart.not_finite(rows, loss_chart.LOSSES)
     if not (metrics.parent / job_folder.RECORD).is_file():
-        return _of_run(metrics.parent)
-    remarks = []
+        return remarks + _of_run(metrics.parent)
     for path in job_folder.files_of_attempts(metrics):
         record = model_names.read_table(path.parent / job_folder.RECORD)
         if record.get("site"):

@@ -35,5 +35,10 @@ def test_it_shows_every_record_offline_and_fits_its_width(browser, page, width):
     pictures = "[...document.images].filter(i => i.complete && i.naturalWidth > 0).length"
     assert browser.ask(pictures) == count
     assert browser.ask("document.scripts.length") == 0
+    table = "document.querySelector('.found')"
+    assert browser.ask(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
+    whole = "[...document.querySelectorAll('.found th code')].every("
+    whole += "one => one.getClientRects().length <= one.textContent.split('-').length)"
+    assert browser.ask(whole)  # an id breaks at its hyphens alone
     captions = "[...document.querySelectorAll('caption')].map(c => c.innerText)"
     assert "One question about one clip, two answers" in browser.ask(captions)

@@ -1,6 +1,7 @@
 """The page of a running job in a real headless Chromium, and its event file as TensorBoard reads
 it."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -54,6 +55,12 @@ def test_the_page_shows_the_newest_state_without_being_asked(browser, tmp_path, 
     assert "30/60" in browser.ask("document.querySelector('h1').textContent")
     browser.screenshot(tmp_path / "page.png")
     assert not browser.problems, browser.problems
+
+
+def test_a_reason_without_a_space_keeps_to_the_width(browser, tmp_path):
+    ended = dataclasses.replace(job(tmp_path / "train-1", LINES, "ERROR"), reason="/deep" * 300)
+    page.write(ended, tmp_path / "page.html")
+    browser.opens_offline(tmp_path / "page.html", 390)
 
 
 def test_tensorboard_itself_reads_the_event_file(tmp_path):

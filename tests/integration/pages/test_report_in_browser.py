@@ -14,6 +14,7 @@ from cosmos_reason.demo import clips
 pytestmark = pytest.mark.integration
 
 EVIL = "<script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(2)>"
+RTL = "אינני יודע."
 CHOICES = {"colour": "ABCD", "light": ("yes", "no"), "direction": ("left", "right", "up", "down")}
 
 
@@ -32,6 +33,7 @@ def report(tmp_path_factory) -> Path:
             row = {"video_id": record["id"], "question": question, "gt": gt}
             rows.append(row | {"response": gt if rng.random() < skill else guess})
         rows[3]["response"] = EVIL
+        rows[5]["response"] = RTL
         rows[4] |= {"response": None, "error": "the clip does not decode"}
         (folder / name).mkdir()
         (folder / name / "results.json").write_text(json.dumps(rows))
@@ -74,6 +76,33 @@ def test_markup_in_answers_stays_text(browser, report):
     assert not browser.problems
 
 
+def test_an_answer_reads_in_its_own_direction(browser, report):
+    """The full stop of a sentence in Hebrew stands at its left end."""
+    browser.open(report, 1280)
+    places = f"""(() => {{
+      const text = [...document.querySelectorAll('dd.got')].map(one => one.firstChild)
+        .find(one => one.data === {json.dumps(RTL)});
+      const left = at => {{
+        const range = document.createRange();
+        range.setStart(text, at);
+        range.setEnd(text, at + 1);
+        return range.getBoundingClientRect().left;
+      }};
+      return [left(text.length - 1), left(0)];
+    }})()"""
+    stop, first = browser.ask(places)
+    assert stop < first
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_verdict_per_type_has_room(browser, report, width):
+    browser.open(report, width)
+    widths = "[...document.querySelectorAll('.change')].map(one => one.clientWidth)"
+    assert min(browser.ask(widths)) >= 120
+    inside = "[...document.querySelectorAll('.types')].every(one => one.scrollWidth <= "
+    assert browser.ask(inside + "one.parentElement.clientWidth)")
+
+
 def test_filter_sort_and_reset(browser, report):
     browser.open(report, 1280)
     total = browser.ask("document.querySelectorAll('.card').length")
@@ -87,8 +116,8 @@ def test_filter_sort_and_reset(browser, report):
         field.dispatchEvent(new Event('input', {bubbles: true}));
     }"""
     browser.ask(f"({set_})('error', 'unparseable')")
-    assert browser.ask(shown) == 1
-    assert browser.ask("document.querySelector('#count').innerText") == f"1 of {total} shown"
+    assert browser.ask(shown) == 2
+    assert browser.ask("document.querySelector('#count').innerText") == f"2 of {total} shown"
     browser.ask(f"({set_})('error', ''); ({set_})('words', 'white light')")
     assert 0 < browser.ask(shown) < total
     assert browser.ask(
