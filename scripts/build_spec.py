@@ -51,8 +51,10 @@ from cosmos_reason.spec.keys import RATE
 if TYPE_CHECKING:
     from cosmos_reason.base import site
 
-# Values that were chosen here, which the table shows.
-IN_TABLE = ("SPEC-TUNING-RATE", "SPEC-CADENCE", "SPEC-INTERVAL", "SPEC-LENGTH-FITTED")
+# Of values that the table shows.
+IN_TABLE = (
+    "SPEC-TUNING-RATE", "SPEC-CADENCE", "SPEC-INTERVAL", "SPEC-LENGTH-FITTED", "SPEC-STEPS"
+)  # fmt: skip
 COMMON = (
     "--engine --tuning --model --train-root --eval-root --gpus-per-node --dataset-facts "
     "--global-batch --spec --set --explain"
@@ -327,7 +329,7 @@ def main(args) -> cli.Outcome:
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
         raise f.Failure(found, f.EXIT_BAD_INPUT)
     if f.has_errors(found):
-        return cli.Outcome({"spec": None}, found, "nothing written", named=IN_TABLE)
+        return cli.Outcome({"spec": None}, found, "nothing written", plain=IN_TABLE)
     return written(args, draft, case, found, place)
 
 
@@ -466,8 +468,9 @@ def written(
     held = ""
     if each is not None and nodes * each > case.needed_gpus:
         held = f" of {nodes} x {each} at {place.name}"
+        held += f" (--nodes {nodes} takes all)" if count and count < nodes else ""
     text += f"\n{in_words.table(case, held=held)}"
-    return cli.Outcome(result, found, text, following(args, case, found, count), named=IN_TABLE)
+    return cli.Outcome(result, found, text, following(args, case, found, count), plain=IN_TABLE)
 
 
 def exported(args, draft: Draft, case: Case | None, found: list[f.Finding]) -> cli.Outcome:

@@ -464,22 +464,24 @@ def as_text(name: str, facts: dict) -> str:
     text = facts["text_tokens"]
     prediction = facts.get("prediction", {})
     size = {key: shown(spread) for key, spread in size.items()}
-    types = ", ".join(f"{count} {kind}" for kind, count in facts["question_types"].items())
+    types = []
+    for kind, count in facts["question_types"].items():
+        listed = [f"{answer} {number}" for answer, number in facts["answers"].get(kind, {}).items()]
+        listed[8:] = ["..."] if listed[8:] else []
+        types.append(f"{count} {kind}" + (f" ({', '.join(listed)})" if listed else ""))
     share = facts["majority_accuracy"]
     reasoned = ""
     if facts["reasoning_share"]:
         reasoned = f"{facts['reasoning_share']:.0%} with reasoning, "
     lines = [
-        f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), "
-        f"{facts['clips']} clips (records per clip: {shown(facts['records_per_clip'])})",
-        f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, "
-        f"{size['fps']} fps, {size['seconds']} s, {facts['clips_with_problems']} with problems",
-        f"  text: up to {text['max'] or '-'} tokens ({text['method'].partition(':')[0]}), "
+        f"{name}: {facts['records']} records ({shown(facts['records_per_clip'])} a clip), "
+        f"{facts['questions']} questions: {', '.join(types)}",
+        f"  {facts['clips']} clips of {size['width']} x {size['height']} px, {size['frames']} "
+        f"frames, {size['fps']} fps, {size['seconds']} s; {facts['clips_with_problems']} with "
+        "problems",
+        f"  text up to {text['max'] or '-'} tokens ({text['method'].partition(':')[0]}); "
         f"{reasoned}majority answer right {'-' if share is None else f'{share:.1%}'}",
     ]
-    for kind, balance in facts["answers"].items():
-        listed = [f"{answer} {count}" for answer, count in balance.items()]
-        lines.append(f"  {kind}: {', '.join([*listed[:8], *(['...'] if listed[8:] else [])])}")
     if prediction:
         tokens = prediction["tokens"]
         frames = shown(prediction["frames"])

@@ -253,7 +253,7 @@ def main(args: argparse.Namespace) -> cli.Outcome:
     # A check that was abandoned goes on in its thread and may add to the result while this prints.
     read = Path(args.spec) if args.spec else None
     result, told = dict(preflight.result), text(preflight, read)
-    return cli.Outcome(result, found, told, following, spec=read, named=IN_TEXT)
+    return cli.Outcome(result, found, told, following, spec=read, plain=IN_TEXT)
 
 
 def options_of(args: argparse.Namespace) -> PreflightOptions:
@@ -352,6 +352,8 @@ def better_image(preflight: Preflight, found: list[Finding]) -> str | None:
 def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
     """Return the launch that was checked, as launch_job takes it, or its plan to carry. Whether it
     can be launched at all is a check of its own."""
+    from cosmos_reason.spec import origins
+
     options, launch = preflight.options, preflight.launch
     said = launch_options.taken(options.given(), launch.platform)
     if preflight.nodes > 1:
@@ -369,12 +371,14 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
         said.pop("docker_host", None)
     elif options.jobs_dir:
         where = ["--jobs-dir", options.jobs_dir]
-    # What the site's file, or this shell's variables, say by themselves.
+    # What the site's file, this shell's variables or the note beside the spec say by themselves.
     by_itself = launch_options.unflagged(launch.platform, launch.site, launch.carried)
+    by_itself["nodes"] = origins.nodes_of(options.spec, launch.needed_gpus)
     said = {name: value for name, value in said.items() if value != by_itself.get(name)}
     command = ["launch_job.py", verb, launch.action, "--spec", options.spec]
     command += ["--site", options.site] if options.site else ["--platform", launch.platform]
-    command += ["--engine", launch.engine]
+    if launch.engine != origins.engine_of(options.spec, launch.platform, launch.action):
+        command += ["--engine", launch.engine]
     return (*command, *launch_options.words(said), *where)
 
 
@@ -389,43 +393,46 @@ def text(preflight: Preflight, spec: Path | None) -> str:
     lines = [f"checked: {', '.join(result['checks'])}"]
     predicted = result.get("prediction", {})
     if preflight.case:
-        words = length_of(predicted)
+        hours = predicted.get("hours")
+        words = [f"{hours} hours"] if hours else []
         if not origins.of_values(spec):  # else build_spec said what it is
+            steps = predicted.get("steps")
+            words[:0] = [f"{steps} steps"] if steps else []
             words.append(in_words.with_batch(preflight.case, not preflight.on_cpu))
         lines += [f"{preflight.case.action}: {', '.join(words)}"] if words else []
     if predicted:
-        lines += prediction_lines(predicted, preflight.on_cpu)
+        sizes = [gpu["gib"] for gpu in result["gpus"] if gpu["gib"]]
+        lines += prediction_lines(predicted, preflight.on_cpu, sizes)
     if "launch" in result:
         lines.append(f"the launch, where these are mended: {result['launch']}")
     return "\n".join(lines)
 
 
-def prediction_lines(prediction: dict, on_cpu: bool) -> list[str]:
-    """Return what a run needs of a GPU, unless it runs on the CPU, and of its machine."""
+def prediction_lines(prediction: dict, on_cpu: bool, sizes: list[float]) -> list[str]:
+    """Return what a run needs of a GPU, unless it runs on the CPU, and of its machine. `sizes`: GiB
+    of the GPUs, where they are known."""
+    from cosmos_reason.estimate import gpu_memory
+
     source = "assumed: the data were not read"
     if prediction["measured"]:
         source = "the longest sample"
-    terms = ", ".join(f"{name} {size:.2f}" for name, size in prediction["terms"].items())
-    lines = [
-        f"one GPU needs {prediction['gib']} GiB at {prediction['tokens']} tokens ({source}): "
-        f"{terms}",
-        f"  {on_types(prediction['gpu_types'])}",
-    ]
+    at = f"at {prediction['tokens']} tokens ({source})"
+    faster = ""
     if prediction["most_share"]:
-        share = f"{prediction['most_share']:.0%}"
-        lines.append(f"  that is the least: to go faster the training takes up to {share} of a GPU")
+        faster = f"to go faster the training takes up to {prediction['most_share']:.0%}"
     if on_cpu:
         lines = ["it runs on the CPU: no GPU is used"]
-    on_host = ", ".join(f"{name} {gib:g}" for name, gib in prediction["host_terms"].items())
-    if on_host:
-        lines.append(f"each node needs {prediction['host_gib']} GiB of host memory: {on_host}")
+    elif prediction.get("verdict") == gpu_memory.FITS:
+        told = f"one GPU needs {prediction['gib']} of its {min(sizes):g} GiB {at}"
+        lines = [f"{told}; {faster}" if faster else told]
+    else:  # what could be saved, and where it would fit
+        terms = ", ".join(f"{name} {size:.2f}" for name, size in prediction["terms"].items())
+        lines = [f"one GPU needs {prediction['gib']} GiB {at}: {terms}"]
+        lines.append(f"  {on_types(prediction['gpu_types'])}")
+        lines += [f"  that is the least: {faster} of a GPU"] if faster else []
+    if prediction["host_terms"]:
+        lines.append(f"each node needs {prediction['host_gib']} GiB of host memory")
     return lines
-
-
-def length_of(prediction: dict) -> list[str]:
-    """Return the steps and hours of a training, as far as they are known."""
-    words = [f"{prediction['steps']} steps"] if prediction.get("steps") else []
-    return [*words, f"{prediction['hours']} hours"] if prediction.get("hours") else words
 
 
 def on_types(verdicts: dict[str, str]) -> str:

@@ -47,8 +47,8 @@ class Outcome:
     serve: str = ""
     # The spec that was read: what build_spec said of it is counted, not said again.
     spec: Path | None = None
-    # Ids of infos that `text` makes plain, or that matter little: they are named, not told.
-    named: tuple[str, ...] = ()
+    # Ids of infos that `text` makes plain, or that matter little: --json alone has them.
+    plain: tuple[str, ...] = ()
     # A plan is kept and shown to others: what speaks against it stands in the text, on stdout.
     is_document: bool = False
     # When the findings do not tell it: something failed after `result` was made.
@@ -412,7 +412,7 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
     is_document = outcome.is_document and not outcome.exit_code
     if is_quiet:
         shown = [finding for finding in shown if finding.severity != f.INFO]
-    plain = [one for one in shown if one.id in outcome.named and one.severity == f.INFO]
+    plain = [one for one in shown if one.id in outcome.plain and one.severity == f.INFO]
     # What the text tells word for word is not told twice, but for errors and what has a fix.
     told = [one for one in shown if one.message in outcome.text and not one.fix]
     told = [one for one in told if one.severity != f.ERROR]
@@ -429,11 +429,9 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
         print(f.as_text(shown), flush=True)
     if is_quiet:
         return
-    if plain:
-        f.say(f"infos: {', '.join(dict.fromkeys(one.id for one in plain))} (--json: in full)")
     if said:
         names = ", ".join(dict.fromkeys(said))
-        f.say(f"as build_spec said of {outcome.spec.name}: {names} (--json: in full)")
+        f.say(f"as build_spec said of {outcome.spec.name}: {names} (--json)")
     if outcome.serve:
         f.say(f"serve: {outcome.serve}")
     if outcome.next:
@@ -443,15 +441,15 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
 def without_said(
     found: list[f.Finding], before: set[tuple[str, str, str]]
 ) -> tuple[list[f.Finding], list[str]]:
-    """Return the findings that were not said before, and the ids of the others. Errors are always
-    said."""
+    """Return the findings that were not said before, and the ids of the warnings that were. Errors
+    are always said."""
     new, said = [], []
     for finding in found:
         is_said = (finding.id, finding.where, finding.message) in before
-        if is_said and finding.severity != f.ERROR:
-            said.append(finding.id)
-        else:
+        if not is_said or finding.severity == f.ERROR:
             new.append(finding)
+        elif finding.severity == f.WARNING:
+            said.append(finding.id)
     return new, said
 
 

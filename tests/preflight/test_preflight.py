@@ -396,7 +396,7 @@ def test_a_success_names_the_launch_that_was_checked(site, tools):
     tools("nvidia-smi", code=9)
     document, _ = preflight_json("--platform local --spec spec.toml", cwd=site)
     script, verb, *words = shlex.split(document["next"])
-    launched = "train --spec spec.toml --platform local --engine transformers --gpu-ids none"
+    launched = "train --spec spec.toml --platform local --gpu-ids none"
     assert verb == "submit" and words == launched.split()
     done = run_script(Path(script).name, "plan", *words, cwd=site)  # all but the start
     assert done.returncode == 0, done.stderr
@@ -407,7 +407,7 @@ def test_a_success_names_the_launch_that_was_checked(site, tools):
         cwd=site,
     )
     assert document["ok"], found
-    launched = "--engine tao --gpu-ids 2 --image i --docker-host ssh://box"
+    launched = "--gpu-ids 2 --image i --docker-host ssh://box"
     assert document["next"].endswith(f"submit train --spec two.toml --platform docker {launched}")
 
 
@@ -450,7 +450,7 @@ def test_a_launch_is_named_when_only_this_machine_is_in_its_way(site, tools):
     document, found = preflight_json(*checks, cwd=site)
     errors = {x["id"] for x in found.values() if x["severity"] == "error"}
     assert errors == {"PRE-GPU-NONE", "PRE-DOCKER-RUNTIME"} and "next" not in document
-    launch = "submit train --spec two.toml --platform docker --engine tao --gpu-ids 0,1 "
+    launch = "submit train --spec two.toml --platform docker --gpu-ids 0,1 "
     assert document["result"]["launch"].endswith(launch + found["PRE-IMAGE-ISSUE"]["fix"])
     last = run_script(SCRIPT, *checks, cwd=site).stdout.splitlines()[-1]
     said, _, proposed = last.partition(": ")
@@ -619,6 +619,15 @@ def test_what_fits_is_one_line(site):
     assert line.strip() == "fits every listed GPU from RTX 4090 (23.5 GiB) up"
     # A job of the embedded engine then shows more: it keeps what fits.
     assert "that is the least: to go faster the training takes up to 90% of a GPU" in done.stdout
+    known = (
+        f"--platform docker {SKIP} --target-gpu-count 1 --target-gpu-memory-gb 80 --gpu-arch 9.0"
+    )
+    seen = run_script(f"{SCRIPT} {known} --spec spec.toml --engine transformers", cwd=site)
+    (line,) = [line for line in seen.stdout.splitlines() if "one GPU needs" in line]
+    assert re.fullmatch(
+        r"one GPU needs [\d.]+ of its 80 GiB at \d+ tokens \(.*\); to go .*90%", line
+    )
+    assert "RTX 4090" not in seen.stdout, "which GPUs they are is known"
     on_types = runpy.run_path(str(ROOT / "scripts" / SCRIPT))["on_types"]
     told = on_types({"H200": "fits", "L40S": "does not fit", "H100 80GB": "tight", "B200": "fits"})
     rest = "tight on H100 80GB (79.6 GiB); does not fit L40S (44.5 GiB)"

@@ -273,12 +273,27 @@ def test_a_train_spec_tells_its_global_batch_and_steps(here):
         "  model    hf_model://nvidia/Cosmos3-Nano for tao",
         "  data     data (160 records)",
         "  tuning   all weights",
-        "  length   2 epochs; learning rate 1e-06, cosine decay, warm-up 3% of the steps",
+        "  length   2 epochs; learning rate 1e-06, cosine decay, warm-up 0 steps (3%)",
         "  saves    every 20 steps and at the last step, keeps 5",
         "  clips    8 frames a clip, up to 40960 tokens a record; the longest has 3012 "
         "(text estimated)",
         "  GPUs     8",
     ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("optm_warmup_steps=0.3", "warm-up 6 steps (30%)"),
+        ("optm_warmup_steps=4", "warm-up 4 steps"),
+        ("optm_warmup_epochs=1 --unset optm_warmup_steps", "warm-up 1 epochs"),
+    ],
+)
+def test_the_warm_up_is_told_as_it_counts(here, setting, told):
+    """Its steps, where the steps of the run are known; epochs where the trainer counts those."""
+    line = "train --engine tao --train-root data --gpus-per-node 8 --global-batch 16"
+    line += f" --dataset-facts {write_facts(here, 160)} --set {setting}"
+    assert f"cosine decay, {told}\n" in printed(here, line)
 
 
 @pytest.mark.parametrize(

@@ -139,8 +139,7 @@ class Site:
         wanted = list(dict.fromkeys(lines))
         if not wanted:
             return []
-        message = f"it does not say all that is asked of {self.name}: what it lacks is not checked"
-        message += f"; these lines would say it: {'; '.join(wanted)}"
+        message = f"not checked: what these lines would say of {self.name}: {'; '.join(wanted)}"
         return [findings.warning(UNKNOWN, self.path, message, lines=wanted)]
 
 

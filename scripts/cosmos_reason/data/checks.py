@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import write_text
 from cosmos_reason.base.fix import Fix
@@ -112,7 +111,7 @@ CHECKS = RECORD_CHECKS | {
 # fmt: on
 # Questions that training data have -> what so many are.
 SMALL = "small-dataset"  # the profile for fewer than the least
-SIZES = {1_000: "the least", 10_000: "recommended", 50_000: "for production"}
+SIZES = {1_000: "are the least", 10_000: "recommended", 50_000: "for production"}
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
 
@@ -121,12 +120,8 @@ def check_size(dataset: Survey) -> None:
     questions = sum(dataset.asked)
     if questions >= max(SIZES):
         return
-    sizes = ", ".join(f"{count:,} are {meaning}" for count, meaning in SIZES.items())
-    message = f"got {questions:,} questions: {sizes}"
-    if questions < min(SIZES):
-        epochs = bundle.skill_info()["profiles"][SMALL]["set"]["train.epoch"]
-        message += f"; --profile {SMALL} trains them {epochs} times, with a save each time"
-    dataset.tally.add("DATA-SIZE", 0, "-", message)
+    sizes = ", ".join(f"{count:,} {meaning}" for count, meaning in SIZES.items())
+    dataset.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")
 
 
 def findings(

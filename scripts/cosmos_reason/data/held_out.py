@@ -17,8 +17,7 @@ CLASSES = ("yes_no", "direction", "label")  # the letters of a choice are no cla
 MOST_SHOWN = 3
 ADD_CLIPS = "add clips: even half of them would be too few"
 EXPECTED = (
-    f"expected {FEWEST_QUESTIONS} questions or more and {FEWEST_PER_ANSWER} of each answer: "
-    "a score from fewer says little"
+    f"a score says little below {FEWEST_QUESTIONS} questions and {FEWEST_PER_ANSWER} of each answer"
 )
 
 

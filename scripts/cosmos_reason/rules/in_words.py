@@ -6,8 +6,10 @@ import math
 
 from cosmos_reason.base import files
 from cosmos_reason.base.texts import shortened
+from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import SAVE, VALIDATE, WARMUP
+from cosmos_reason.rules.keys import SAVE, VALIDATE, WARMUP, WARMUP_EPOCHS
+from cosmos_reason.rules.steps import warms_up_by_epochs, warmup_is_a_share
 from cosmos_reason.spec import actions, values
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 
@@ -34,6 +36,11 @@ def table(case: Case, uses_gpus: bool = True, held: str = "") -> str:
             )
         warmup = case(WARMUP)
         rise = f"{warmup:.0%} of the steps" if isinstance(warmup, float) else f"{warmup} steps"
+        if warms_up_by_epochs(case):
+            rise = f"{case(WARMUP_EPOCHS):g} epochs"
+        elif case.steps:
+            share = f" ({warmup:.0%})" if warmup_is_a_share(case) else ""
+            rise = f"{schedule.warmup_steps(warmup, case.steps)} steps{share}"
         rows["length"] = (
             f"{', '.join(_length(case))}; learning rate {values.shown(case(RATE))}, "
             f"{case('train.optm_decay_type') or 'no'} decay, warm-up {rise}"
