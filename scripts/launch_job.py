@@ -320,7 +320,7 @@ def written(
     from cosmos_reason.jobs import carried, in_words
 
     start = name or carried.START[job.platform]
-    lines = [f"wrote {output}: {carried.sizes(output, start)}. They say:"]
+    lines = [f"wrote {output}: {carried.content(output, start)}. They say:"]
     lines.append(in_words.of_rendered(job, asked))
     lines += [f"  time     {cost.text().replace(', time:', ':')}"] if cost else []
     steps = carried.said_of(output, asked.inputs, asked.site)

@@ -118,8 +118,8 @@ def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, pla
         assert str(place.root) not in text, f"{name} names a path of the machine that rendered it"
         assert str(ROOT) not in text, f"{name} names the skill of the machine that rendered it"
         assert "SECRET_TOKEN" not in text
-    assert f"{THERE}/model" in files["README.md"] and "HF_HUB_OFFLINE=1" in files["README.md"]
-    copying = f"rsync -aL --mkpath model/ HOST:{THERE}/model/   # "
+    assert "HF_HUB_OFFLINE=1" in files["README.md"]
+    copying = f"rsync -aLR --mkpath --no-implied-dirs a.json media model HOST:{THERE}/   # "
     assert copying in files["README.md"]
     environment = place.root / "out/skill/environment"
     beside = environment.read_text() if environment.exists() else ""
@@ -638,21 +638,23 @@ def test_what_is_printed_of_a_folder_is_its_page(place, platform):
     assert "- expected there: /models/m" in page and str(outside) not in page
     assert f"    rsync -aL --mkpath {outside}/ HOST:/models/m/   # " in done.stdout
     told = page.partition("not run there yet. C")[2].partition("\nKnown when")[0].splitlines()
+    assert "- without the Hub (it sets HF_HUB_OFFLINE=1)" in told
+    assert "  gets     HF_HUB_OFFLINE=1; " in done.stdout
+    above = ("- expected there: /models/m", "- without the Hub (it sets HF_HUB_OFFLINE=1)")
     for line in told:
-        if line == "- expected there: /models/m":
+        if line in above:
+            assert line not in done.stdout
             continue
         image = line.removeprefix("- image ")
         adopted = line.partition("scripts/launch_job.py")[2]
         assert line in done.stdout or f"image    {image}" in done.stdout or adopted in done.stdout
     asked = {
         "slurm": "--nodes=1 --partition=h100 --time=8:00:00 --gres=gpu:1\n"
-        "  a node   unset, so the partition's default: --cpus",
-        "kubernetes": "1 pod(s) of 1 GPUs",
+        "  a node   unset, so the cluster's default: --cpus",
+        "kubernetes": "1 pod of 1 GPUs\n  a node   unset, so the cluster's default: --cpus",
     }
     assert f"  asks for {asked.get(platform, 'all GPUs')}" in done.stdout
-    for name in ("spec.toml", START[platform], "README.md"):
-        size = len((place.root / "out" / name).read_text())
-        assert f"{name} ({size}" in done.stdout
+    assert done.stdout.count("example.com/own:1") == {"kubernetes": 1, "docker": 2}.get(platform, 0)
     assert str(ROOT / "scripts/launch_job.py") + " adopt" in done.stdout, "called as this was"
     # Counted as where the user's folder has a name of a usual length.
     said = (done.stdout + done.stderr).replace(str(place.root), "/home/me/project")
@@ -722,7 +724,10 @@ def test_a_spec_for_fewer_gpus_than_the_site_has_says_so(place):
     site = describe(place, "slurm", nodes=2)
     words = ["build_spec.py", place, "train", "--engine", "transformers", "--site", site]
     words += ["--model", "model", "--spec", "train.toml", "--force", "-o"]
-    assert "GPUs     1 of 2 x 8 at there" in here(*words, "one.toml").stdout
+    assert "GPUs     1 of 2 x 8 at there\n" in here(*words, "one.toml").stdout
+    one_node = ["--gpus-per-node", "8", "--global-batch", "8"]
+    told = "GPUs     8 of 2 x 8 at there (--nodes 2 takes all)\n"
+    assert told in here(*words, "node.toml", *one_node).stdout
     whole = ["--nodes", "2", "--gpus-per-node", "8", "--global-batch", "16"]
     assert "GPUs     16\n" in here(*words, "all.toml", *whole).stdout
 
@@ -759,7 +764,7 @@ def test_the_memory_of_a_node_is_told_where_the_data_were_read(place):
     plan = ["launch_job.py", place, "plan", "train", *words]
     unread = here(*plan, "--output", "out").stdout
     assert (
-        "  a node   unset, so the partition's default: --cpus" in unread
+        "  a node   unset, so the cluster's default: --cpus" in unread
         and "GiB of memory" not in unread
     )
     assert re.search(r"- at its end: `rsync .*`   # up to \d\d+\.\d GiB\n", unread)

@@ -65,7 +65,7 @@ cd "$(dirname "$0")" && exec sbatch --parsable {start}
 """
 README = """# {title}
 
-Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (never in it):
+Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (never in it){host}:
 
 {copied}
 
@@ -77,6 +77,7 @@ Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (n
 """
 NEXT = "copy and start it by these lines; no file has to be opened"
 KNOWN = "\nKnown when it was rendered:\n"
+OFFLINE = "without the Hub"
 LAUNCH = "launch.json"
 ENVIRONMENT = f"{SKILL}/environment"  # NAME=VALUE, a line each: for --env-file, and keep_log.py
 
@@ -195,19 +196,35 @@ def _rendered_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def copies(inputs: list[dict], site: Site | None) -> dict[str, str]:
-    """Return path there -> the line that copies it, with its size, for each input of this machine
-    that the site calls otherwise. `inputs` are a launch's, with their paths here."""
-    lines = {}
+def copied(inputs: list[dict], site: Site | None) -> dict[str, str]:
+    """Return path there -> the same here, for each input of this machine that the site calls
+    otherwise. `inputs` are a launch's, with their paths here."""
+    found = {}
     named = dict.fromkeys(entry["path"] for entry in inputs)
     for here in named if site else ():
         there, path = site.there(here), Path(here)
         comes_with_its_folder = any(str(folder) in named for folder in path.parents)
-        if there == here or comes_with_its_folder or not path.exists():
+        if there != here and not comes_with_its_folder and path.exists():
+            found[there] = files.from_here(path)
+    return found
+
+
+def _copying(paths: dict[str, str]) -> list[str]:
+    """Return the lines that copy what `copied` tells, with sizes: one for all that is called the
+    same below one folder there, whose own folders keep their rights and owners."""
+    lines, together = [], {}
+    for there, here in paths.items():
+        top = there.removesuffix(f"/{here}")
+        if top != there:
+            together.setdefault(f"HOST:{top}/", []).append(here)
             continue
-        slash = "/" if path.is_dir() else ""
-        words = ["rsync", "-aL", "--mkpath", f"{files.from_here(path)}{slash}"]
-        lines[there] = f"{shlex.join([*words, f'HOST:{there}{slash}'])}   # {_size(_bytes(path))}"
+        slash = "/" if os.path.isdir(here) else ""
+        words = ["rsync", "-aL", "--mkpath", f"{here}{slash}", f"HOST:{there}{slash}"]
+        lines.append(f"{shlex.join(words)}   # {_size(_bytes(Path(here)))}")
+    for top, names in together.items():
+        words = ["rsync", "-aLR", "--mkpath", "--no-implied-dirs", *names, top]
+        told = ", ".join(_size(_bytes(Path(name))) for name in names)
+        lines.append(f"{shlex.join(words)}   # {told}")
     return lines
 
 
@@ -220,32 +237,28 @@ def _size(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
-def sizes(output: Path, start: str) -> str:
-    """Return the files of a rendered folder that a person reviews, with their characters, and what
-    else is there."""
+def content(output: Path, start: str) -> str:
+    """Return the names in a rendered folder, those that a person reviews first."""
     holder = "manifests/" if (output / "manifests").is_dir() else ""
     shown = [f"{holder}{start}", record.SPEC, "README.md"]
     first = {path.partition("/")[0] for path in shown}
     rest = sorted(path.name for path in output.iterdir() if path.name not in {*first, SKILL})
-    told = [f"{name} ({len(files.read_text(output / name))})" for name in shown]
-    told[0] = told[0].replace(")", " characters)")
-    count = sum(path.is_file() for path in (output / SKILL).rglob("*"))
-    return ", ".join([*told, *rest, f"{SKILL}/ ({count} files)"])
+    return ", ".join([*shown, *rest, f"{SKILL}/ (its programs)"])
 
 
 def said_of(output: Path, inputs: list[dict], site: Site | None) -> str:
-    """Return what the page of a rendered folder says of it, with the lines that copy inputs outside
-    the working directory, and those that have the same path there: the page leaves them out, which
-    is the same wherever it is rendered."""
+    """Return what the page of a rendered folder says of it beyond `in_words.of_rendered`, with the
+    lines that copy inputs outside the working directory, and those that have the same path there:
+    the page leaves them out, which is the same wherever it is rendered."""
     page = files.read_text(output / "README.md")
     steps = page.partition("not run there yet. ")[2].partition(KNOWN)[0]
-    steps = re.sub(r"\n- image \S+(?=\n|$)", "", steps)  # which is said above
-    more = {there: line for there, line in copies(inputs, site).items() if line not in page}
+    steps = re.sub(rf"\n- (image [^,\n]|{OFFLINE}).*", "", steps)
+    more = {there: here for there, here in copied(inputs, site).items() if os.path.isabs(here)}
     expected = re.findall("^- expected there: (.*)$", steps, re.M)
     same = [path for path in expected if path not in more and os.path.exists(path)]
     for path in (*more, *same):
         steps = steps.replace(f"\n- expected there: {path}\n", "\n", 1)
-    lines = [*more.values()]
+    lines = _copying(more)
     tops = [Path(path) for path in same if not {*map(str, Path(path).parents)} & {*same}]
     if tops:
         told = shlex.join(["rsync", "-aLR", *map(str, tops), "HOST:/"])
@@ -280,7 +293,6 @@ def _inputs(job: Job, spec: dict) -> list[str]:
 def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, start_name: str) -> str:
     """Return the page that tells whoever has the folder to copy, start, watch and bring back."""
     name, site = output.name, launch.site
-    copied = copies(launch.inputs, site)
     size = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
     whole = f"rsync -aL {name}/ HOST:{job.folder}/"
     start, watch = f"`bash {name}/{start_name}`", f"tail -f {job.folder}/log.txt"
@@ -299,7 +311,10 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         start = f"`{kubectl} apply -f {name}/manifests/`"
         watch = f"{kubectl} logs -f job/{job.job_id}"
     whole += f"   # {_size(size)}"
-    below_here = {there: line for there, line in copied.items() if " /" not in line}
+    below_here = {}
+    for there, here in copied(launch.inputs, site).items():
+        if not os.path.isabs(here):
+            below_here[there] = here
     kept, gib = run_size.kept_checkpoints(launch.case)
     lines = []
     told = [*below_here, *(site.models if site else ())]
@@ -315,7 +330,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
             lines[-1] = f"- image, pulled there at the start: `docker pull {job.image}`"
     lines += _models(job, site) if site else []
     if job.options["carried"].get("offline"):
-        lines.append("- without the Hub (it sets HF_HUB_OFFLINE=1)")
+        lines.append(f"- {OFFLINE} (it sets HF_HUB_OFFLINE=1)")
     first = ""
     environment = site.get("environment") if site and not job.image else None
     brings_skill = not (site and site.get("skill_dir"))
@@ -338,19 +353,19 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         moves += [shlex.join(["cp", "-r", f"M/{name}", "."])] if job.platform == "docker" else []
         there = ran.removeprefix("HOST:")
         lines.append(
-            f"- by a disk at M: `M/` for `HOST:`, both ways; there `{' && '.join(moves)}`, "
+            f"- by a disk at M: `M/` for `HOST:`; there `{' && '.join(moves)}`, "
             f"at the end `cp -r --parents {there} M`"
             + (f", to M/{there}" if job.platform == "docker" else "")
         )
     if job.platform == "kubernetes":
-        lines.append("- HOST: what has the claim mounted")
         names = "|".join([*containers.CREDENTIALS[:2], *job.options.get("env", [])])
         values = f"<(env | grep -E '^({names})=')"  # by name: nothing of a value stands here
         command = f"{kubectl} create secret generic {job.job_id} --from-env-file={values}"
         lines.append(f"- secrets, if any: `{command}`")
     return README.format(
         title=title,
-        copied=indent("\n".join([*below_here.values(), whole]), "    "),
+        host=" to a HOST that has the claim mounted" if job.platform == "kubernetes" else "",
+        copied=indent("\n".join([*_copying(below_here), whole]), "    "),
         first=first,
         start=start,
         watch=watch,

@@ -9,10 +9,11 @@ from itertools import takewhile
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
-from cosmos_reason.jobs import engines, record
+from cosmos_reason.jobs import containers, engines, record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
+from cosmos_reason.spec import origins
 
 # Flags of sbatch that say nothing of what a job gets; all others are told.
 NOT_ASKED_OF_SLURM = ("--parsable", "--job-name=", "--ntasks-per-node=", "--export=", "--chdir=",
@@ -58,35 +59,54 @@ def of_plan(job: Job, launch: Launch) -> str:
 def of_rendered(job: Job, launch: Launch) -> str:
     """Return all that decides what a job that is written out does there, so that nobody opens its
     files."""
-    asked = _gpus_in_words(job.resources).replace("GPUs not chosen", "all GPUs")
     from cosmos_reason.jobs import run_size  # which only a launch that is written out needs
 
-    gib, of_node = run_size.node_gib(launch), []
+    asked = _gpus_in_words(job.resources).replace("GPUs not chosen", "all GPUs")
+    gib, of_node, mounts, unset = run_size.node_gib(launch), [], "", []
+    names = [re.sub("^AWS_.*", "AWS_*", name) for name in containers.passed(job, {})]
+    given = f"of the shell that starts it {', '.join(dict.fromkeys(names))}, where set"
     if gib:
         of_node.append(f"needs about {gib} GiB of memory")
     if job.platform == "slurm":
         flags = list(takewhile(lambda word: word.startswith("--"), job.command[1:]))
         told = [flag for flag in flags if not flag.startswith(NOT_ASKED_OF_SLURM)]
         asked = " ".join(told)
-        unset = []
         if not any(flag.startswith(("--cpus-per-task=", "--exclusive")) for flag in told):
-            at_work = run_size.node_processes(launch)
-            unset.append(f"--cpus ({at_work})" if at_work else "--cpus")
+            unset.append("--cpus")
         if not any(flag.startswith("--mem=") for flag in told):
-            unset.append("--mem")
-        if unset:
-            of_node.append(f"unset, so the partition's default: {', '.join(unset)}")
+            unset.append("--memory")
+        if job.image:
+            mounts = "by Pyxis, at their own paths: this folder, its inputs and outputs"
     elif job.platform == "kubernetes":
-        count = job.resources["gpus_per_node"]
-        asked = f"{job.resources['nodes']} pod(s) of {count or 'no'} GPUs"
+        count, pods = job.resources["gpus_per_node"], job.resources["nodes"]
+        asked = f"{pods} pod{'s' if pods > 1 else ''} of {count or 'no'} GPUs"
+        unset = [flag for flag in ("--cpus", "--memory") if flag[2:] not in job.options]
+        volumes = job.options["kubernetes"]["volume"]
+        mounts = ", ".join("claim {} at {}".format(*volume.split(":", 1)) for volume in volumes)
+        given = f"what a Secret {job.job_id} holds, where there is one"
+    elif job.platform == "local":
+        given = "all of the shell that starts it"
+    if unset:
+        at_work = run_size.node_processes(launch) if "--cpus" in unset else ""
+        told = ", ".join(unset).replace("--cpus", f"--cpus ({at_work})" if at_work else "--cpus")
+        of_node.append(f"unset, so the cluster's default: {told}")
+    variables = ["HF_HUB_OFFLINE=1"] if job.options["carried"].get("offline") else []
     written = dict.fromkeys([str(job.folder), *job.outputs.values()])
     apart = [path for path in written if not Path(path).is_relative_to(job.folder)]
+    program = f"{job.action} with {job.engine}"
+    if engines.TORCHRUN[-1] in job.command:
+        program += " by torchrun"
+        program += " on each node, which find each other" if job.resources["nodes"] > 1 else ""
+    told = f"spec.toml as build_spec told {launch.spec_path.name}"
+    if not origins.of_values(launch.spec_path):
+        told = spec_in_words.with_batch(launch.case, uses_gpus=False)
     rows = {
         "asks for": asked,
         "a node": "; ".join(of_node),
-        "image": engines.image_there(job) if job.image else "",
-        "runs": f"{job.action} with {job.engine}, "
-        + spec_in_words.with_batch(launch.case, launch.gpu_ids != [] and not launch.endpoint),
+        "image": engines.image_there(job) if job.image and job.platform != "docker" else "",
+        "mounts": mounts,
+        "runs": f"{program}: {told}",
+        "gets": "; ".join([*variables, given]),
         "writes": ", ".join(apart),
     }
     return "\n".join(f"  {name:8} {text}" for name, text in rows.items() if text)

@@ -194,7 +194,7 @@ def predict(
     if found is None and gpus:
         found = _speed_elsewhere(case, gpus, tokens, gpu_names)
     if found is None:
-        return Cost(f"{amount}; {NO_SPEED}", steps=case.steps, tokens=tokens)
+        return Cost(NO_SPEED, steps=case.steps, tokens=tokens)
     speed = f"{found.least:,.0f} tokens/s"
     if found.most != found.least:
         speed = f"{found.least:,.0f} to {found.most:,.0f} tokens/s"
