@@ -45,8 +45,8 @@ def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert container["command"] == ["program", "$$(HOME)"]
-    assert container["env"][0] == {"name": "A", "value": "$$B"}
-    assert pod["initContainers"][0]["command"][-2:] == ["-e", "/data/$$x"]
+    assert container["env"][0] == {"name": "A", "value": "$B"}
+    assert pod["initContainers"][0]["command"][-2:] == ["-e", "/data/$x"]
 
 
 def test_what_the_flags_say_stands_in_the_manifest(site):

@@ -73,7 +73,7 @@ def test_a_node_names_what_it_does_not_have_before_the_program(site, monkeypatch
     told = {str(odd / name) for name in ("a.json", "media")}
     lines = done.stderr.splitlines()
     assert {
-        line.split(": got ")[0].removeprefix("error: JOB-SLURM-PATHS ") for line in lines
+        line.split(": not there ")[0].removeprefix("error: JOB-SLURM-PATHS ") for line in lines
     } == told
     assert len(lines) == 2 and all("on node n7" in line for line in lines)
     (found,) = diagnosis.diagnose(lines, "log.txt", "train")
@@ -87,7 +87,7 @@ def test_a_node_without_the_folder_of_the_job_says_only_that(site, monkeypatch):
     assert done.returncode == 1 and not done.stdout
     outputs = {Path(path) for path in job.outputs.values()}
     assert len(done.stderr.splitlines()) == len({job.folder} | outputs)
-    assert f"JOB-SLURM-PATHS {job.folder}: got nothing" in done.stderr
+    assert f"JOB-SLURM-PATHS {job.folder}: not there" in done.stderr
 
 
 def test_what_a_node_sees_late_is_waited_for(site, monkeypatch):
@@ -114,7 +114,7 @@ def test_an_error_of_the_first_node_is_in_the_log(site, monkeypatch):
         ["bash", "-c", script], env=variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1 and (job.folder / slurm_script.ENDED).read_text() == "1\n"
-    assert "error: JOB-SLURM-PATHS /none-such: got nothing" in done.stderr
+    assert "error: JOB-SLURM-PATHS /none-such: not there" in done.stderr
 
 
 def test_a_first_node_that_cannot_see_the_skill_says_so(site, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_job_without_the_part_of_its_nodes_has_not_ended_well(site, monkeypatc
         check=False,
     )  # fmt: skip
     assert done.returncode == 1 and (job.folder / slurm_script.ENDED).read_text() == "1\n"
-    assert f"error: JOB-SLURM-PATHS {copied}/slurm_node.sh: got nothing" in done.stderr
+    assert f"error: JOB-SLURM-PATHS {copied}/slurm_node.sh: not there" in done.stderr
 
 
 # -- before a job of several nodes ---------------------------------------------------------------

@@ -91,6 +91,11 @@ def of_rendered(job: Job, launch: Launch) -> str:
         told = ", ".join(unset).replace("--cpus", f"--cpus ({at_work})" if at_work else "--cpus")
         of_node.append(f"unset, so the cluster's default: {told}")
     variables = ["HF_HUB_OFFLINE=1"] if job.options["carried"].get("offline") else []
+    shows_it = job.platform == "local"  # the file that starts it, which a person may look into
+    if job.platform == "kubernetes":
+        shows_it = not engines.programs(job).is_relative_to(job.folder)
+    if variables and not shows_it:
+        variables = ["HF_HUB_OFFLINE=1 by skill/environment"]
     written = dict.fromkeys([str(job.folder), *job.outputs.values()])
     apart = [path for path in written if not Path(path).is_relative_to(job.folder)]
     program = f"{job.action} with {job.engine}"

@@ -214,7 +214,7 @@ def test_a_node_says_what_it_does_not_see_when_a_job_begins_there(site, slurm, m
     assert (job.state, job.exit_code) == ("ERROR", 1)
     assert [one["id"] for one in job.diagnosis] == ["JOB-SLURM-PATHS"], job.reason
     log = (hidden_data / jobs.LOG).read_text()
-    assert f"JOB-SLURM-PATHS {root / 'media'}: got nothing there" in log and "on node n2" in log
+    assert f"JOB-SLURM-PATHS {root / 'media'}: not there" in log and "on node n2" in log
 
 
 def test_200_queued_jobs_are_listed_with_one_question(site, slurm, monkeypatch):

@@ -4,6 +4,7 @@ several nodes, and a Secret with what must not stand in either. Enter at `Work`.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,7 @@ A_MOMENT = {"cpu": "100m", "memory": "128Mi"}
 MOMENT_SECONDS = 300
 ONE_LINE = 100  # characters of an object that a manifest shows on one line
 # Looks for each path as `test` does, by the letter before it, and names all that fail.
-LOOK = """bad=0
-while [ $# -gt 0 ]; do
-  [ "$1" "$2" ] || { echo "$2"; bad=1; }
-  shift 2
-done
-exit $bad"""
+LOOK = 'bad=0; while [ "$2" ]; do [ "$1" "$2" ] || { echo "$2"; bad=1; }; shift 2; done; exit $bad'
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ def job(work: Work) -> dict:
         "image": work.image,
         "command": ["sh", "-c", _literal(LOOK), "sh", *_literals(sum(work.looked_for, ()))],
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "resources": {"requests": size, "limits": size},
+        "resources": {"requests": size, "limits": size} if any(size.values()) else None,
         "securityContext": confined,
         "volumeMounts": mounts,
     }
@@ -145,8 +141,9 @@ def job(work: Work) -> dict:
 
 
 def _literal(text: str) -> str:
-    """Return text that Kubernetes takes as it is: $(NAME) would be a variable's value."""
-    return text.replace("$", "$$")
+    """Return text that Kubernetes takes as it is: $(NAME) would be a variable's value, and of $$
+    one of the two would go."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 def _literals(words: Iterable[str]) -> list[str]:
@@ -247,6 +244,7 @@ def shown(work: Work) -> str:
         names = ", ".join(work.secret_variables)
         told = f"Needs the Secret {work.name} with {names}; submit makes it."
         if work.secret_may_lack:
-            told = f"Its variables are those of the Secret {work.name}, too, where there is one."
+            told = "" if work.environment else "those of skill/environment, and "
+            told = f"Variables: {told}those of the Secret {work.name}, where there is one."
         text = f"# {told}\n{text}"
     return text

@@ -41,8 +41,7 @@ needed=({needed}) patience={patience}
 srun=({srun})
 action={action}
 {carried}programs={programs}
-unseen='error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what the '
-unseen=$unseen'login node has there: use storage that the nodes share\\n'
+unseen='error: JOB-SLURM-PATHS %s: not there on node %s: use storage that the nodes share\\n'
 . "$programs/slurm_job.sh" || {{ printf "$unseen" "$programs" "$SLURMD_NODENAME" >&2; exit 1; }}
 """
 CARRIED = """new=({new}) outputs=({outputs})
@@ -81,13 +80,21 @@ def text(
             outputs=shlex.join(dict.fromkeys(job.outputs.values())),
             program=shlex.join(job.command[job.command.index(str(job.folder / BATCH)) + 1 :]),
         )
+
+    def below_job(path: str | Path) -> str:
+        """Return a path as the script writes it, by $job where that is its beginning."""
+        if not Path(path).is_relative_to(job.folder):
+            return shlex.quote(str(path))
+        below = Path(path).relative_to(job.folder)
+        return "$job" if below == Path() else f"$job/{shlex.quote(str(below))}"
+
     return TEXT.format(
         directives="".join(f"#SBATCH {shlex.quote(flag)}\n" for flag in directives or ()),
         title=title,
         job=shlex.quote(str(job.folder)),
-        folder=shlex.quote(str(job.folder) if job.image is not None else job.working_dir),
-        seen=shlex.quote(str(mounts.inside(job.folder) if job.image is not None else job.folder)),
-        environment=shlex.quote(str(job.folder / environment_of(job))),
+        folder=below_job(job.folder if job.image is not None else job.working_dir),
+        seen=below_job(mounts.inside(job.folder) if job.image is not None else job.folder),
+        environment=below_job(job.folder / environment_of(job)),
         meet=meet,
         modules=shlex.join(job.options.get("modules", [])),
         requeue="yes" if "requeue" in job.options else "",
@@ -96,7 +103,7 @@ def text(
         srun=shlex.join(_srun_flags(job, spec)),
         action="" if directives is None else job.action,
         carried=carried,
-        programs=shlex.quote(str(engines.programs(job) / "scripts" / "in_container")),
+        programs=below_job(engines.programs(job) / "scripts" / "in_container"),
     )
 
 
