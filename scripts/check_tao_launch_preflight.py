@@ -65,6 +65,8 @@ OF_THE_MACHINE = {
     "HUB-GATED",
 }
 IN_TEXT = ("PRE-MEMORY", "PRE-GPU-TOTAL")  # where they are infos
+# Checks that are none where the site does not say what they compare: the key of its file.
+BY_SITE = {"disk": "disk", "driver of a site": "driver"}
 COMMON = "--platform --spec --dataset-facts --target-gpu-index --target-gpu-count --image"
 LABELLED = ("json_required_field", "effective_batch_limit", "min_free_disk_gb")
 
@@ -252,7 +254,7 @@ def main(args: argparse.Namespace) -> cli.Outcome:
     following = submit(preflight, options.image) if preflight.launch else ()
     # A check that was abandoned goes on in its thread and may add to the result while this prints.
     read = Path(args.spec) if args.spec else None
-    result, told = dict(preflight.result), text(preflight, read)
+    result, told = dict(preflight.result), text(preflight, read, found)
     return cli.Outcome(result, found, told, following, spec=read, plain=IN_TEXT)
 
 
@@ -385,12 +387,16 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
 # ---- text for people ---------------------------------------------------------------------------
 
 
-def text(preflight: Preflight, spec: Path | None) -> str:
+def text(preflight: Preflight, spec: Path | None, found: list[Finding]) -> str:
+    from cosmos_reason.base import site
     from cosmos_reason.rules import in_words
     from cosmos_reason.spec import origins
 
     result = preflight.result
-    lines = [f"checked: {', '.join(result['checks'])}"]
+    unknown = [line for one in found if one.id == site.UNKNOWN for line in one.data["lines"]]
+    lacking = {line.partition(":")[0] for line in unknown}
+    made = [name for name in result["checks"] if BY_SITE.get(name) not in lacking]
+    lines = [f"checked: {', '.join(made)}"]
     predicted = result.get("prediction", {})
     if preflight.case:
         hours = predicted.get("hours")

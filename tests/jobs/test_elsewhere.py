@@ -734,6 +734,40 @@ def test_a_spec_for_fewer_gpus_than_the_site_has_says_so(place):
     assert "GPUs     16\n" in here(*words, "all.toml", *whole).stdout
 
 
+def test_what_a_folder_was_opened_for_is_printed(place):
+    """What is mounted, how nodes meet, whose variables it gets, whether the spec has the paths of
+    the place; of what a spec amounts to only what build_spec has not told."""
+    more = {"nodes": 2, "image": "example.com/own:1", "disk": {THERE: 500}}
+    site = describe(place, "slurm", **more)
+    words = ["train", "--engine", "transformers", "--site", site, "--model", "model"]
+    words += ["--spec", "train.toml", "--nodes", "2", "--gpus-per-node", "8"]
+    done = here("build_spec.py", place, *words, "--global-batch", "16", "-o", "two.toml")
+    assert done.returncode == 0, done.stderr
+    launch = ["--site", site, "--spec", "two.toml"]
+    done = here("launch_job.py", place, "plan", *launch, "--output", "out")
+    assert done.returncode == 0, done.stderr
+    by_name = dict(re.findall(r"^  (\S+) +(.*)$", done.stdout, re.M))
+    assert by_name["mounts"].endswith("inputs and outputs, at their own paths")
+    assert by_name["runs"] == (
+        "train with transformers by torchrun on each node, which find each other, "
+        "as build_spec told of two.toml, with the paths of there"
+    )
+    assert by_name["gets"].startswith("HF_HUB_OFFLINE=1 by skill/environment; of the shell ")
+    assert "HF_HUB_OFFLINE=1" in (place.root / "out/skill/environment").read_text()
+    job = (place.root / "out/job.sbatch").read_text()
+    assert all(name in job for name in re.findall("[A-Z]+_TOKEN|[A-Z]+_API_KEY", by_name["gets"]))
+    assert f":{THERE}/model:ro" in job
+    (place.root / "two.toml").write_text((place.root / "two.toml").read_text() + "\n")
+    shutil.rmtree(place.root / "out")
+    done = here("launch_job.py", place, "plan", *launch, "--output", "out")
+    assert ": global batch 16 (1 x 16 data-parallel ranks), " in done.stdout, "edited since"
+    for disk, is_checked in (({THERE: 500}, True), ({}, False)):
+        site = describe(place, "slurm", **more | {"disk": disk})
+        done = here("check_tao_launch_preflight.py", place, "--site", site, *launch[2:])
+        (line,) = re.findall("^checked: (.*)$", done.stdout, re.M)
+        assert ("disk" in line.split(", ")) == is_checked, "it says what it compares"
+
+
 @pytest.mark.parametrize(("count", "is_told"), [(1, False), (8, True)])
 def test_all_gpus_of_a_site_are_no_warning_where_the_spec_needs_all(place, count, is_told):
     _, printed = render(place, "docker", "out", gpus={"count": count})

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
-from cosmos_reason.jobs import containers, engines, record
+from cosmos_reason.jobs import containers, engines, mounts, record
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import in_words as spec_in_words
@@ -62,7 +62,7 @@ def of_rendered(job: Job, launch: Launch) -> str:
     from cosmos_reason.jobs import run_size  # which only a launch that is written out needs
 
     asked = _gpus_in_words(job.resources).replace("GPUs not chosen", "all GPUs")
-    gib, of_node, mounts, unset = run_size.node_gib(launch), [], "", []
+    gib, of_node, seen, unset = run_size.node_gib(launch), [], "", []
     names = [re.sub("^AWS_.*", "AWS_*", name) for name in containers.passed(job, {})]
     given = f"of the shell that starts it {', '.join(dict.fromkeys(names))}, where set"
     if gib:
@@ -76,13 +76,16 @@ def of_rendered(job: Job, launch: Launch) -> str:
         if not any(flag.startswith("--mem=") for flag in told):
             unset.append("--memory")
         if job.image:
-            mounts = "by Pyxis, at their own paths: this folder, its inputs and outputs"
+            seen = "by Pyxis: this folder, its inputs and outputs"
+            named = [str(job.folder), *(entry["path"] for entry in job.inputs)]
+            if all(mounts.inside(path) == path for path in named):
+                seen += ", at their own paths"
     elif job.platform == "kubernetes":
         count, pods = job.resources["gpus_per_node"], job.resources["nodes"]
         asked = f"{pods} pod{'s' if pods > 1 else ''} of {count or 'no'} GPUs"
         unset = [flag for flag in ("--cpus", "--memory") if flag[2:] not in job.options]
         volumes = job.options["kubernetes"]["volume"]
-        mounts = ", ".join("claim {} at {}".format(*volume.split(":", 1)) for volume in volumes)
+        seen = ", ".join("claim {} at {}".format(*volume.split(":", 1)) for volume in volumes)
         given = f"what a Secret {job.job_id} holds, where there is one"
     elif job.platform == "local":
         given = "all of the shell that starts it"
@@ -102,15 +105,16 @@ def of_rendered(job: Job, launch: Launch) -> str:
     if engines.TORCHRUN[-1] in job.command:
         program += " by torchrun"
         program += " on each node, which find each other" if job.resources["nodes"] > 1 else ""
-    told = f"spec.toml as build_spec told {launch.spec_path.name}"
-    if not origins.of_values(launch.spec_path):
-        told = spec_in_words.with_batch(launch.case, uses_gpus=False)
+    told = f": {spec_in_words.with_batch(launch.case, uses_gpus=False)}"
+    if origins.of_values(launch.spec_path):
+        told = f", as build_spec told of {launch.spec_path.name}"
+        told += f", with the paths of {job.site}" if job.site else ""
     rows = {
         "asks for": asked,
         "a node": "; ".join(of_node),
         "image": engines.image_there(job) if job.image and job.platform != "docker" else "",
-        "mounts": mounts,
-        "runs": f"{program}: {told}",
+        "mounts": seen,
+        "runs": program + told,
         "gets": "; ".join([*variables, given]),
         "writes": ", ".join(apart),
     }
