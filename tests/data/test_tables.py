@@ -145,13 +145,27 @@ def test_a_role_is_given_once(source):
 
 @pytest.mark.parametrize(
     ("unit", "cells"),
-    [("", "1,2.5"), ("", "0:01,0:02.5"), ("_ms", "1000,2500"), ("_frame", "10,25")],
+    [
+        *[("", "1,2.5"), ("", "0:01,0:02.5"), ("_ms", "1000,2500"), ("_frame", "10,25")],
+        *[("", '"1,0","2,5"'), ("", '"00:00:01,000","0:02,5"')],  # decimal commas
+    ],
 )
 def test_times_are_cut_in_the_unit_that_is_declared(source, long_clip, unit, cells):
     roles = ("--column", f"start{unit}=a", "--column", f"end{unit}=b")
     lines = ["video,a,b,answer", f"long.mp4,{cells},yes"]
     findings, _, frames = build(source, lines, *roles, *ASKED)
     assert frames == [15] and "BUILD-COLUMN-UNUSED" not in findings
+
+
+@pytest.mark.parametrize(
+    "begin", ["-0:01", "-1", "1_0", "0.01.000", "1,000", "1:02:03:04", "0:61", "2.5", "3"]
+)
+def test_what_may_be_another_time_is_refused(source, long_clip, begin):
+    lines = ["video,a,b,answer", f'long.mp4,"{begin}",2.5,yes']
+    roles = ("--column", "start=a", "--column", "end=b")
+    finding = build(source, lines, *roles, *ASKED)[0]["BUILD-SPAN"]
+    assert finding["severity"] == "error"
+    assert ("thousands" in finding["message"]) is (begin == "1,000")
 
 
 def test_times_of_two_units_or_of_another_unit_are_refused(source, long_clip):

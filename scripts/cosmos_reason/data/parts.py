@@ -8,6 +8,7 @@ import decimal
 import functools
 import hashlib
 import math
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ MOST_MEASURED = 1000  # rows whose clips are looked at to prove a unit
 PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
 UNREAD, WHOLE, SHORT = "unread", "whole", "short"  # of rows: what they are told as
 ROUNDING = Fraction(1, 20)  # s behind the end that nobody means: times have one decimal
+DECIMAL_COMMA = re.compile(r"(\d+),(\d+)")
+THOUSANDS = re.compile(r"-?[1-9]\d{0,2},\d{3}")
 
 
 class Span(NamedTuple):
@@ -269,7 +272,13 @@ def read_span(start: object, end: object, unit: str, may_be_moment: bool = False
             if not span.begin.denominator == span.end.denominator == 1:
                 raise ValueError
     except ValueError:
-        raise ValueError(f"got {start!r} and {end!r}, expected {UNITS[unit]}") from None
+        message = f"got {start!r} and {end!r}, expected {UNITS[unit]}"
+        if any(THOUSANDS.fullmatch(str(edge).strip()) for edge in (start, end)):
+            message += (
+                "; the comma may part the thousands: write a point where it is a decimal one, or "
+                "let --convert FILE.py do so (text.replace(',', '.'))"
+            )
+        raise ValueError(message) from None
     is_part = span.begin < span.end or (may_be_moment and span.begin == span.end)
     if not (span.begin >= 0 and is_part):
         message = f"got a part from {start} to {end}, expected one that ends after it begins"
@@ -342,14 +351,20 @@ def cut_at_the_end(files: Folder) -> list[f.Finding]:
 
 
 def seconds(written: object) -> Fraction:
-    """Return seconds as a number, a typed time of a table, or as text: 83.5, "83.5", "1:23.5",
-    "00:01:23.5". Raises ValueError, also for timecodes that end in frames or milliseconds."""
+    """Return seconds as a number, a typed time of a table, or as text: 83.5, "83.5", "83,5",
+    "1:23.5", "00:01:23,500". Raises ValueError, also for timecodes that end in frames or
+    milliseconds, and for 1,234, whose comma may part the thousands."""
     if isinstance(written, datetime.timedelta):
         written = written.total_seconds()
     if isinstance(written, bool) or not isinstance(written, SECONDS):
         raise ValueError(written)
     total = Fraction(0)
-    fields = str(written).split(":")
+    fields = str(written).strip().split(":")
+    # -0:05 is no 5 s; Python reads 1_30 as 130.
+    if (fields[1:] and fields[0].startswith("-")) or "_" in str(written):
+        raise ValueError(written)
+    if fields[1:] or not THOUSANDS.fullmatch(fields[0]):
+        fields[-1] = DECIMAL_COMMA.sub(r"\1.\2", fields[-1])
     for place, text in enumerate(fields):
         number = float(text)
         # A fourth field counts frames, and one of 60 or more milliseconds: neither is H:M:S.
