@@ -45,6 +45,7 @@ def test_contradictions_beside_an_undeclared_annotator_are_refused(source):
     report, _ = build(source, table, *ASKED, expect=2)
     (found,) = [one for one in report["findings"] if one["severity"] == "error"]
     assert (found["id"], found["fix"]) == ("BUILD-ANNOTATOR", "--column annotator=labeller")
+    assert "--adjudicate majority" in found["message"]  # which the next run would ask for
     report, splits = build(source, table, *ASKED, "--column", "ignore=labeller")
     assert len(splits["train"]) == 8
     agreed = [table[0], *table[1:3], table[8 - 1]]

@@ -310,7 +310,7 @@ def test_rows_that_lie_below_others_are_for_convert_to_make(source, tmp_path):
     refused = run_script("build_dataset.py", export, "-o", tmp_path / "out", "--json")
     found = [one for one in json.loads(refused.stdout)["findings"] if one["id"] == "BUILD-COLUMN"]
     assert refused.returncode == 2 and {one["where"] for one in found} == {"answer", "video"}
-    assert all("clips holds objects, of which --convert makes rows" in str(one) for one in found)
+    assert "clips holds objects, of which --convert FILE.py makes rows" in found[0]["message"]
 
 
 def test_labels_that_lie_elsewhere_than_all_their_clips(source, tmp_path):

@@ -321,6 +321,85 @@ def test_no_list_of_records_beside_another_is_lost(tmp_path, clip, names):
     assert answers(tmp_path / "out" / "train") == ["a", "x"]
 
 
+PAIR = [{"video": f"clips/{id}.mp4", "question": "On?", "answer": id} for id in "ab"]
+
+
+def turns(id):
+    said = [("human", "<video>\nOn?"), ("gpt", id)]
+    said = [{"from": who, "value": text} for who, text in said]
+    return {"id": id, "video": f"clips/{id}.mp4", "conversations": said}
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ({"test": ["a.mp4"]}, "test"),
+        ({"test": ["a"]}, "test"),
+        ({"splits": {"train": ["a.mp4"], "test": ["b.mp4"]}}, "splits.train"),
+        ({"info": {"holdout": {"a.mp4": 1}}}, "info.holdout"),
+        ({"split": {"a": "test", "b": "train"}}, "split.a"),
+        ({"excluded": ["x.mp4", "b.mp4"]}, "excluded"),
+        ({"groups": [{"bad": ["clips/b.mp4"]}]}, "groups.bad"),
+    ],
+)
+@pytest.mark.parametrize("records", [PAIR, [turns("a"), turns("b")]])
+def test_clips_that_stand_beside_the_records_are_not_passed_over(
+    tmp_path, clip, records, beside, said
+):
+    clips(tmp_path / "clips", clip, "ab")
+    (tmp_path / "labels.json").write_text(json.dumps({"data": records, **beside}))
+    (found, *_) = build("labels.json", expect=2)["findings"]
+    assert found["id"] == "BUILD-SPLIT-NAME" and f"got {said} beside" in found["message"]
+
+
+@pytest.mark.parametrize("records", [PAIR, [turns("a"), turns("b")]])
+def test_what_stands_beside_the_records_and_names_no_split_is_no_fault(tmp_path, clip, records):
+    clips(tmp_path / "clips", clip, "ab")
+    beside = {
+        "videos": ["a.mp4", "b.mp4"],
+        "classes": ["on"],
+        "train": {"size": 2},
+        "paths": {"val": "val"},
+        "poor": ["x.mp4"],
+    }
+    (tmp_path / "labels.json").write_text(json.dumps({"data": records, **beside}))
+    assert build("labels.json")["result"]["written"] == {"train": 2}
+
+
+@pytest.mark.parametrize("records", [PAIR, [turns("a"), turns("b")]])
+@pytest.mark.parametrize("beside", [{"split": "test"}, {"info": {"subset": "validation"}}])
+def test_a_document_that_is_called_a_split_is_that_split(tmp_path, clip, records, beside):
+    clips(tmp_path / "clips", clip, "ab")
+    text = json.dumps({"data": records, **beside})
+    (tmp_path / "labels.json").write_text(text)
+    assert build("labels.json")["result"]["written"] == {"eval": 2}
+    (tmp_path / "train.json").write_text(text)
+    assert build("train.json", out="out2", expect=2)["findings"][0]["id"] == "BUILD-SPLIT-NAME"
+
+
+def test_splits_inside_of_several_objects_are_splits(tmp_path, clip):
+    clips(tmp_path / "clips", clip, "abcd")
+    of = {
+        name: [{"video": f"clips/{name}.mp4", "question": "On?", "answer": name}] for name in "abcd"
+    }
+    cameras = {"north": {"train": of["a"], "test": of["b"]}}
+    cameras["south"] = {"train": of["c"], "test": of["d"]}
+    (tmp_path / "labels.json").write_text(json.dumps(cameras))
+    build("labels.json")
+    assert (answers("out/train"), answers("out/eval")) == (["a", "c"], ["b", "d"])
+
+
+def test_a_column_of_objects_is_not_offered_as_a_split(tmp_path, clip):
+    clips(tmp_path / "clips", clip, "ab")
+    named = [{"name": "test"}, {"name": "train"}]
+    rows = [{**row, "split": split} for row, split in zip(PAIR, named, strict=True)]
+    (tmp_path / "labels.json").write_text(json.dumps(rows))
+    document = build("labels.json", expect=2)
+    assert document["findings"][0]["id"] == "BUILD-SPLIT-NAME"
+    assert "split=split" not in json.dumps(document)
+    assert build("labels.json", "--column", "ignore=split")["result"]["written"] == {"train": 2}
+
+
 @pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
 def test_archives_called_like_splits_are_splits(tmp_path, clip, suffix):
     for name, ids in (("train", ["a", "b"]), ("test", ["x"])):

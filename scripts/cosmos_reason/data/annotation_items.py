@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import source_files, split_names
+from cosmos_reason.data import source_files, split_names, splits
 from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.column_words import meaning
 from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
@@ -48,6 +48,9 @@ def items(
         return (sample, called) if sample else None
 
     samples = list(stream(records, tally, make=with_split))
+    if not any(called for _, called in samples):
+        known = ({one.id, *(medium.path for medium in one.media)} for one, _ in samples)
+        split = splits.of_document(records.header, split, records.path, known)
     root = records.header.get("media_root")
     folder = posixpath.join(folder, root) if isinstance(root, str) else folder
     refused: list[f.Finding] = []

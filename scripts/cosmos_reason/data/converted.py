@@ -17,7 +17,7 @@ NAME = "convert"
 TIMES = ("start", "end", "start_ms", "end_ms", "start_frame", "end_frame")
 
 
-def function(path: str) -> Callable[[dict], object]:
+def function(path: str) -> Callable[..., object]:
     """Return the function `convert` of a file. Raises Failure where it has none."""
     if not Path(path).is_file():
         raise f.bad_input("BUILD-CONVERT", path, "got no such file, expected Python")
@@ -36,13 +36,16 @@ def described(path: str) -> dict:
     return {"file": path, "sha256": sha256(Path(path))}
 
 
-def rows(made_by: Callable[[dict], object], path: str, source: list[Row]) -> list[Row]:
+def rows(made_by: Callable[..., object], path: str, source: list[Row], around: dict) -> list[Row]:
     """Return the rows that the function makes of each row: of None none. They are found where that
-    row is. Raises Failure for the first that it cannot make."""
+    row is. A function of two gets what stands `around` the records of a JSON document, too. Raises
+    Failure for the first row that it cannot make."""
     made = []
+    code = getattr(made_by, "__code__", None)
+    beside = (around,) if code and code.co_argcount > 1 else ()
     for row in source:
         try:
-            result = made_by(row.values)
+            result = made_by(row.values, *beside)
         except Exception as problem:
             raise _broken(path, row.where, problem) from None
         listed = result if isinstance(result, list) else [result]

@@ -161,10 +161,13 @@ def by_row(
     """Return one finding about rows, with what is said of the first of them and the numbers of
     all."""
     (first, message), *others = told
-    shown = [f"{row.number}: {text}" for row, text in others[:SHOWN_ROWS]]
+    shown: dict[str, list[str]] = defaultdict(list)
+    for row, text in others[:SHOWN_ROWS]:
+        shown[text].append(str(row.number))
     if shown:
         more = ", ..." if others[SHOWN_ROWS:] else ""
-        message += f" ({len(told)} rows; {'; '.join(shown)}{more})"
+        listed = "; ".join(f"{', '.join(rows)}: {text}" for text, rows in shown.items())
+        message += f" ({len(told)} rows; {listed}{more})"
     numbers = [row.number for row, _ in told]
     data |= {"rows": numbers[: f.MAX_RECORD_IDS], "count": len(told)}
     return f.Finding(id, severity, first.where, message, fix, data)

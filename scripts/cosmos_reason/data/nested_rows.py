@@ -4,6 +4,8 @@ questions, captions or labels below a clip. What lies deeper has rows by `--conv
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import split_names
 from cosmos_reason.data.published_sets import WAYS
@@ -51,6 +53,33 @@ def rows(records: list, problems: list[f.Finding]) -> list:
     return listed or by_clip([row for one in records for row in _of_clip(one)])
 
 
+def with_clip(records: list, header: dict, path: Path) -> list:
+    """Return the records of a document about one clip, which its `header` names as a row would,
+    with that clip; others as they are. Raises Failure for a clip that it names otherwise."""
+    rows = [one for one in records if isinstance(one, dict)]
+    if not header or any(names_medium(str(said)) for row in rows for said in row.values()):
+        return records
+    named = {
+        name: value
+        for name, value in header.items()
+        if name.lower() in SHOWING and isinstance(value, str) and names_medium(value)
+    }
+    if len(named) == 1:
+        return [{**named, **one} if isinstance(one, dict) else one for one in records]
+    below = [((name,), value) for name, value in header.items()]
+    for way, value in below:  # which grows
+        if isinstance(value, dict):
+            below += [((*way, key), one) for key, one in value.items()]
+        elif isinstance(value, str) and names_medium(value):
+            keys = "".join(f"[{key!r}]" for key in way)
+            message = (
+                f"got records that name no clip, and {value!r} beside them: --convert FILE.py "
+                f'with convert(row, around) that returns {{"video": around{keys}, **row}}'
+            )
+            raise f.bad_input("BUILD-COLUMN", path, message)
+    return records
+
+
 def _in_split(row: dict, name: str) -> dict:
     """Return a row of a list called `name` with its split. Raises Failure where it has none, or
     names another one itself."""
@@ -78,7 +107,7 @@ def told(record: dict) -> str:
 
 
 def _of_splits(record: object) -> dict[str, list]:
-    """Return the lists of records of a document, or of the one object in it, of which one or more
+    """Return the lists of records of a document, or of the objects in it, of which one or more
     are called like splits, and whose records may be clips by their names, too; {} of any other,
     also of a record with a question of its own: a "validation" in it may say who looked at it."""
     lists, is_of_splits = _lists_of_records(record)
@@ -86,7 +115,12 @@ def _of_splits(record: object) -> dict[str, list]:
         return lists
     inner = record.values() if isinstance(record, dict) and not ASKING & record.keys() else ()
     found = [below for below, is_of_splits in map(_lists_of_records, inner) if is_of_splits]
-    return lists | found[0] if len(found) == 1 else {}
+    if not found:
+        return {}
+    for below in found:  # {"camera 1": {"train": [...], "test": [...]}, "camera 2": ...}
+        for name, listed in below.items():
+            lists[name] = [*lists.get(name, []), *listed]
+    return lists
 
 
 def _lists_of_records(record: object) -> tuple[dict[str, list], bool]:

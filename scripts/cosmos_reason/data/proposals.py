@@ -28,7 +28,7 @@ PROPOSED = "a proposal"  # who gave a column its role, where only going on needs
 
 def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> None:
     """Report a missing column of media or of answers, with the line that declares the one that it
-    can be; that of the answer joins the `chosen`, to go on and find what else is wrong."""
+    can be; it joins the `chosen`, to go on and find what else is wrong."""
     families = {one.family for one in chosen}
     free = [name for name in cells if name not in {one.name for one in chosen}]
     there = []  # with what stands in them, so that nobody has to open the table to declare them
@@ -38,6 +38,7 @@ def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> No
         some = [f"{text[:LONGEST]}{'...' * (len(text) > LONGEST)}" for text in texts]
         values = f" ({', '.join(some[:VALUES_SHOWN])}{', ...' * (len(some) > VALUES_SHOWN)})"
         there.append(f"{name}{values if some and len(there) < COLUMNS_SHOWN else ''}")
+    nested = [name for name in cells if _holds_objects(cells[name])]
     for role in ("answer", "video"):
         if role in families or (role == "video" and "media" in families):
             continue
@@ -55,17 +56,21 @@ def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> No
         likely = found[0] if len(found) == 1 else ""
         message = f"got columns {', '.join(there)}, expected --column {role}=NAME with one of them"
         there = list(cells)  # which are shown once
-        nested = [name for name in free if any(map(_is_list_of_objects, cells[name]))]
         if nested:
-            message += f"; {', '.join(nested)} holds objects, of which --convert makes rows"
+            message += f"; {', '.join(nested)} holds objects, of which --convert FILE.py makes rows"
+        nested = []
         fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
         problems.append(f.error("BUILD-COLUMN", role, message, fix))
-        if role == "answer":
+        if role == "answer" or likely:
             chosen.append(column(role, likely, PROPOSED))
 
 
 def _is_list_of_objects(value: object) -> bool:
     return isinstance(value, list) and len(value) > 0 and isinstance(value[0], dict)
+
+
+def _holds_objects(cells: list) -> bool:
+    return any(isinstance(value, dict) or _is_list_of_objects(value) for value in cells)
 
 
 def asking(cells: Cells, chosen: Sequence[Column]) -> str:
@@ -89,6 +94,8 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
     (`is_mapped`)."""
     found = []
     times = [name for name in names if words.meaning(name) == words.TIME]
+    if "start" in table.first:
+        times = []
     if table.media:  # of several questions each has looked itself
         if not is_mapped and not any(row.split for row in table.rows):
             found += unnamed_split(table.cells, names)
@@ -106,7 +113,12 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
         message += f" and {len(names) - COLUMNS_NAMED} more"
     offered = [] if any(table.options) else offered_options(table.cells, names, table.answers)
     meanings = {name: words.meaning(name) for name in names}
-    meanings = {name: meant for name, meant in meanings.items() if meant in words.MEANINGS}
+    meanings = {
+        name: meant
+        for name, meant in meanings.items()
+        if meant in words.MEANINGS and not _holds_objects(table.cells.get(name, []))
+        if meant != words.TIME or "start" not in table.first
+    }
     meanings |= dict.fromkeys((name for name in times if name in names), words.TIME)
     for meant in words.MEANINGS:
         alike = [name for name, meaning in meanings.items() if meaning == meant]
@@ -177,13 +189,15 @@ def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:
 
 
 def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
-    """Return an error where one clip has several answers to one question, and columns without a
-    role (`times`) are called as the times of each would be."""
-    if not _has_two_answers(table):
+    """Return an error where one clip has several answers to one question, or one several times, and
+    columns without a role (`times`) are called as the times of each would be."""
+    said = zip(*(map(cell_text, table.cells[name]) for name in times), strict=True)
+    if not _two_answers(table, [*said]):
         return []
     listed = " and ".join(times)
+    several = "answers to" if _two_answers(table) else "rows of"
     message = (
-        f"got one clip with several answers to one question, and {listed}, which no role uses: cut "
+        f"got one clip with several {several} one question, and {listed}, which no role uses: cut "
         "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
         f"start_frame and end_frame), or declare --column ignore=NAME of {listed}"
     )
@@ -202,28 +216,40 @@ def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
     return [f.error("BUILD-SPAN", times[0], message, fix, columns=times)]
 
 
-def _has_two_answers(table: Table) -> bool:
-    """Return whether one clip has several answers to one question."""
-    given: dict[tuple, set[str]] = defaultdict(set)
-    rows = zip(table.media[0], table.questions, table.texts["answer"], strict=True)
-    for (_, medium), question, answer in rows:
+def _two_answers(table: Table, times: list[tuple] | None = None) -> tuple[int, ...]:
+    """Return the places of two rows with different answers, or of different `times`, to one
+    question about one clip; () for none."""
+    given: dict[tuple, int] = {}
+    answers = [alike(answer) for answer in table.texts["answer"]]
+    if times is not None:
+        answers = list(zip(answers, times, strict=True))
+    for place, ((_, medium), question) in enumerate(
+        zip(table.media[0], table.questions, strict=True)
+    ):
         if medium:  # it is not known yet of which clip the others are
-            given[medium, question].add(alike(answer))
-    return any(len(labels) > 1 for labels in given.values())
+            first = given.setdefault((medium, question), place)
+            if answers[first] != answers[place]:
+                return first, place
+    return ()
 
 
 def unnamed_annotator(table: Table, names: list[str]) -> list[f.Finding]:
     """Return an error where one clip has several answers to one question, and a column without a
     role is called as what says whose they are: all of them would be trained on."""
     who = next((name for name in names if words.meaning(name) == "an annotator"), None)
-    if who is None or not _has_two_answers(table):
+    two = who and _two_answers(table)
+    if not two:
         return []
+    said = " and ".join(
+        f"{table.texts['answer'][place]!r} by {table.cells[who][place]}" for place in two
+    )
     message = (
-        f"got one clip with several answers to one question, and {who}, which may say who gave "
-        f"each: declare it, or --column ignore={who} to train on all of them"
+        f"got {said} of one clip and question, and {who} without a role: declare it, with "
+        "--adjudicate majority (a tie is left out) or drop for what they disagree on, or "
+        f"--column ignore={who} to train on all of them"
     )
     fix = Fix(flags={"--column": f"annotator={who}"})
-    return [f.error("BUILD-ANNOTATOR", who, message, fix)]
+    return [f.error("BUILD-ANNOTATOR", table.rows[two[0]].where, message, fix)]
 
 
 def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:
@@ -232,6 +258,16 @@ def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:
     is for the user to say."""
     for name in unused:
         texts = [cell_text(value) for value in cells[name]]
+        if words.meaning(name) == "a split" and _holds_objects(cells[name]):
+            inside = re.findall('"([^"]+)"', " ".join(texts))
+            said = next(filter(split_names.exact, inside), "")
+            if said:
+                message = (
+                    f"got {said!r} inside of objects, which may name splits, expected texts: "
+                    "--convert FILE.py makes some of them, --column "
+                    f"{shlex.quote(f'ignore={name}')} trains on all"
+                )
+                return [f.error("BUILD-SPLIT-NAME", name, message)]
         counts = Counter(split_names.exact(text) for text in texts if text)
         is_split = split_names.HELD_OUT & counts.keys() and "" not in counts
         if "" in texts:  # among empty cells a word alone may be a remark

@@ -308,6 +308,14 @@ def _rows(
         here = list(opened)
         if opened.oddities:  # of JSON
             tally.take(opened)
+        if opened.header and convert is None:
+            objects = [row for row in here if isinstance(row, dict)]
+            if not any("split" in row for row in objects):
+                named = (
+                    {str(row.get("id")), *filter(names_medium, map(str, row.values()))}
+                    for row in objects
+                )
+                split = splits.of_document(opened.header, split, opened.path, named)
         if is_flat and convert is None and here and here[0].keys() >= label_tools.OF_MIN:
             of_min = label_tools.of_table(here)
             here = label_tools.rows(of_min, {}, reading.label_fps, opened.path, problems) or here
@@ -315,7 +323,10 @@ def _rows(
             exported = label_tools.rows(
                 here, opened.header, reading.label_fps, opened.path, problems
             )
-            here = nested_rows.rows(here, problems) if exported is None else exported
+            if exported is None:
+                here = nested_rows.with_clip(here, opened.header, opened.path)
+                exported = nested_rows.rows(here, problems)
+            here = exported
             if here and annotation_items.is_record(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
                 items += annotation_items.items(
@@ -331,7 +342,7 @@ def _rows(
             for values, number in zip(here, numbers, strict=True)
         ]
         if convert:
-            made = converted.rows(convert, reading.convert, found)
+            made = converted.rows(convert, reading.convert, found, opened.header)
             if reading.saved is None:
                 stated = converted.stated(made, found, reading.columns)
                 reading = replace(reading, columns=(*reading.columns, *stated))

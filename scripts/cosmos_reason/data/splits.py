@@ -8,12 +8,13 @@ import os
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.column_words import meaning
 from cosmos_reason.data.items import Item, Row
 from cosmos_reason.data.roles import cell_text
 from cosmos_reason.data.source_files import Folder, Frames, Held
@@ -91,6 +92,48 @@ def of_column(
         )
         problems.append(f.error("BUILD-SPLIT-NAME", name, message, values=others[:20]))
     return rows
+
+
+def of_document(header: dict, called: str, path: Path, records: Iterable[set[str]]) -> str:
+    """Return what the split of the records of a JSON document is called: by a word in its `header`,
+    which stands around them, else `called`. `records`: the clips and the id of each. Raises Failure
+    where a header lists some of these, or anything below the name of a split: splits of single
+    records are read in the records alone."""
+    own = ""
+    below = [((str(name),), value) for name, value in header.items()]
+    known: list[set[str]] | None = None
+    for way, value in below:  # which grows
+        of_split = [key for key in way if exact(key) or meaning(key) == "a split"]
+        if isinstance(value, dict) and not any(map(names_medium, value)):
+            below += [((*way, str(key)), one) for key, one in value.items()]
+            continue
+        if isinstance(value, str):
+            if not (of_split and exact(value)) or exact(way[-1]):  # {"paths": {"train": "train"}}
+                continue
+            if of_split == [way[-1]]:  # {"split": "test"}, {"info": {"split": "test"}}
+                own = exact(value)
+                continue
+        elif not isinstance(value, dict | list):
+            continue
+        elif any(isinstance(one, dict) for one in value):  # images of COCO
+            parts = [one for one in value if isinstance(one, dict)]
+            below += [((*way, str(key)), said) for one in parts for key, said in one.items()]
+            continue
+        listed = {os.path.basename(str(one)) for one in value}
+        if known is None:
+            known = [set(map(os.path.basename, names)) for names in records]
+        are_listed = [not listed.isdisjoint(names) for names in known]
+        if (of_split and value) or (any(are_listed) and not all(are_listed)):
+            message = (
+                f"got {'.'.join(way)} beside the records, which may say the split of some, or "
+                'which of them count: write "split": "train" or "test" into each record (or '
+                "--convert FILE.py, which adds it to each row), and remove it"
+            )
+            raise f.bad_input("BUILD-SPLIT-NAME", path, message)
+    if called and own and NAMES[own] != NAMES[called]:
+        message = f"got the split {own!r} in a file that is called {called!r}: mend one of them"
+        raise f.bad_input("BUILD-SPLIT-NAME", path, message)
+    return own or called
 
 
 def settle(
