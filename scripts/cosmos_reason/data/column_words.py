@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 OF_ROWS = re.compile(r"(?:^|[_ ])(?:id|ids|uid|uuid|qid|idx|index|url|token)$|^q_?uid$", re.I)
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+SECONDS_AND_MS = re.compile(r"\bs+\.m+s(?:ec)?\b", re.I)  # ss.msec of ELAN: the ms are a fraction
 BEGINS = {"start", "starts", "begin", "begins", "from", "onset"}
 ENDS = {"end", "ends", "stop", "stops", "to", "until", "till", "offset"}
 # Names that are all of a column's name: as words of others they mean many things.
@@ -38,7 +39,7 @@ DECLARED_BY = {"a split": "split", "a group": "group", "an annotator": "annotato
 
 
 def words_of(name: str) -> set[str]:
-    return {word.lower() for word in WORDS.findall(name)}
+    return {word.lower() for word in WORDS.findall(SECONDS_AND_MS.sub("seconds", name))}
 
 
 @functools.cache
@@ -54,15 +55,21 @@ def meaning(name: str) -> str:
 
 def time_roles(cells: dict[str, list], names: Sequence[str]) -> list[str]:
     """Return ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the
-    unit that these say, or for the one column of both; [] where they are not one of each."""
+    unit that these say, or for the one column of both; of several those that say a unit; [] where
+    they are not one of each."""
     if len(names) == 1 and all(isinstance(value, list) for value in cells[names[0]]):
         return [f"start={names[0]}", f"end={names[0]}"]
-    roles = []
     words = {name: words_of(name) for name in names}
-    for edge, known, whole in (("start", BEGINS, BEGIN_NAMES), ("end", ENDS, END_NAMES)):
-        named = [name for name in names if words[name] & known or name.lower() in whole]
-        if len(named) != 1:
-            return []
-        unit = next((one for one in UNIT_WORDS if words[named[0]] & UNIT_WORDS[one]), "")
-        roles.append(f"{edge}{'_' if unit else ''}{unit}={named[0]}")
+    units = set().union(*UNIT_WORDS.values())
+    edges = []  # of begins, and of ends
+    for known, whole in ((BEGINS, BEGIN_NAMES), (ENDS, END_NAMES)):
+        edges.append([name for name in names if words[name] & known or name.lower() in whole])
+    if any(len(named) > 1 for named in edges):  # those that say their unit
+        edges = [[name for name in named if words[name] & units] for named in edges]
+    if any(len(named) != 1 for named in edges):
+        return []
+    roles = []
+    for edge, (name,) in zip(("start", "end"), edges, strict=True):
+        unit = next((one for one in UNIT_WORDS if words[name] & UNIT_WORDS[one]), "")
+        roles.append(f"{edge}{'_' if unit else ''}{unit}={name}")
     return roles

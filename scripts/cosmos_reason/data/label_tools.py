@@ -27,6 +27,7 @@ from xml.etree import ElementTree
 from cosmos_reason.base import findings as f
 
 OF_MIN = {"annotator", "annotation_id", "lead_time"}  # columns of every row of JSON-MIN
+PRODIGY = {"_input_hash", "answer"}  # keys of every record
 TEXTS = {"choices", "text", "taxonomy", "rating", "number", "datetime"}  # about the whole
 # Labels of ranges of frames, counted from 1, the last one included. They are frames of the
 # interface: of the n-th it shows what the clip has at (n - 1) / frameRate seconds.
@@ -48,6 +49,13 @@ def rows(
     if not objects or len(objects) < len(records):
         return None
     first = objects[0]
+    if first.keys() >= PRODIGY:
+        message = (
+            "got an export of Prodigy, whose answer says what was accepted: --convert FILE.py "
+            'keeps that (\'return {"video": ..., "answer": ...} if row["answer"] == '
+            '"accept" else None\')'
+        )
+        raise f.bad_input("BUILD-TABLE", where, message)
     if all(map(_is_task, objects)) or all(one.keys() >= OF_MIN for one in objects):
         return _label_studio_rows(objects, label_fps, where, problems)
     if len(objects) == 1 and {"file", "view", "metadata", "attribute"} <= first.keys():

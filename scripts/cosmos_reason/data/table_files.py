@@ -45,6 +45,7 @@ NOT_IN_ROWS = re.compile(
     rb"(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></(?:\w+:)?v>|</(?:\w+:)?c>)"
 )
 CELL_NAME = re.compile(rb'\br="([A-Z]+\d+)"')
+MEASURED = re.compile(r"\s*-?(?:\d+\.\d+|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?)\s*")
 ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 
@@ -163,7 +164,10 @@ def _below_header(
     _refuse_data_as_names(path, names)
     for number, cells in numbered:
         if any(cells[len(names) :]):
-            raise ValueError(f"more cells than the header has in row {number}")
+            raise ValueError(
+                f"more cells than the header has in row {number} (the row of names comes first: "
+                "remove what stands above it)"
+            )
         swallowed = _swallowed(cells, len(names), separator) if separator else ""
         if swallowed:
             raise ValueError(
@@ -194,11 +198,12 @@ def _swallowed(cells: list[str], width: int, separator: str) -> str:
 
 
 def _refuse_data_as_names(path: Path, names: list[str]) -> None:
-    """Raise Failure where the first row is a record: it names a clip or a picture."""
-    media = [name for name in names if names_medium(name.strip())]
-    if media:
+    """Raise Failure where the first row is a record: it names a clip or a picture, or holds a time
+    or a number with a fraction."""
+    data = [name for name in names if names_medium(name.strip()) or MEASURED.fullmatch(name)]
+    if data:
         message = (
-            f"got {media[0]!r} among the names of the columns, so the first row is a record; "
+            f"got {data[0]!r} among the names of the columns, so the first row is a record; "
             "write a row with a name for each column above it"
         )
         raise f.bad_input("BUILD-TABLE", path, message)

@@ -160,7 +160,7 @@ def _table(
     first = {one.role: one for one in reversed(columns)}
     texts = {role: [""] * len(rows) for role in TEXT_ROLES}
     for role in TEXT_ROLES:
-        if role in first and first[role].name in cells:
+        if role in first and first[role].name:
             texts[role] = [cell_text(value) for value in cells[first[role].name]]
     return Table(rows, cells, columns, first, texts, [{}] * len(rows))
 
