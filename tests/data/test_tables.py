@@ -168,6 +168,14 @@ def test_what_may_be_another_time_is_refused(source, long_clip, begin):
     assert ("thousands" in finding["message"]) is (begin == "1,000")
 
 
+@pytest.mark.parametrize(("time", "is_moment"), [("2", True), ("-1", False)])
+def test_a_window_is_offered_around_a_moment_of_the_clip(source, long_clip, time, is_moment):
+    lines = ["video,a,answer", f"long.mp4,{time},yes"]
+    roles = ("--column", "start=a", "--column", "end=a")
+    finding = build(source, lines, *roles, *ASKED)[0]["BUILD-SPAN"]
+    assert ("--window" in finding["message"]) is is_moment
+
+
 def test_times_of_two_units_or_of_another_unit_are_refused(source, long_clip):
     lines = ["video,a,b,answer", "long.mp4,1000,2500,yes"]
     roles = ("--column", "start_ms=a", "--column", "end=b")

@@ -78,6 +78,13 @@ def test_rows_above_the_names_of_the_columns_are_told(place):
     assert "remove what stands above" in found["BUILD-TABLE"]["message"]
 
 
+def test_remarks_above_the_names_of_the_columns_are_told(place):
+    """VIA writes the names behind `# CSV_HEADER =`; the JSON above them is no CSV."""
+    table = '# Exported using VGG\n# SHAPE_ID = {"POINT":1}\n# CSV_HEADER = metadata_id,file_list\n'
+    found, _ = build(place, "via.csv", table + '"1_j5","[""a.mp4""]"\n')
+    assert "lines that begin with #" in found["BUILD-TABLE"]["message"]
+
+
 ELAN = "file,Tier,Begin Time - ss.msec,End Time - ss.msec,Annotation\n"
 ELAN += "a.mp4,walk,0.500,1.500,left\na.mp4,walk,1.500,3.000,right\n"
 
@@ -183,6 +190,13 @@ def test_what_was_rejected_in_prodigy_is_not_trained(place):
     )
     flags = ("--convert", place / "made.py", *ASKED)
     assert build(place, "rows.jsonl", rows, *flags)[1] == [("RAIN", 30)]
+
+
+def test_responses_of_several_in_argilla_are_not_trained_as_a_list(place):
+    said = {"label.responses": ["yes", "no"], "label.responses.users": ["u", "v"]}
+    rows = [{"video": "a.mp4", **said}, {"video": "b.mp4", **said}]
+    found, _ = build(place, "rows.json", rows, *columns("answer=label.responses"), *ASKED)
+    assert "Argilla" in found["BUILD-TABLE"]["message"]
 
 
 def test_the_index_that_pandas_writes_is_no_answer(place):

@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 from cosmos_reason.base import findings as f
 
 OF_MIN = {"annotator", "annotation_id", "lead_time"}  # columns of every row of JSON-MIN
-PRODIGY = {"_input_hash", "answer"}  # keys of every record
+PRODIGY, ARGILLA = {"_input_hash", "answer"}, ".responses.users"  # keys of every record
 TEXTS = {"choices", "text", "taxonomy", "rating", "number", "datetime"}  # about the whole
 # Labels of ranges of frames, counted from 1, the last one included. They are frames of the
 # interface: of the n-th it shows what the clip has at (n - 1) / frameRate seconds.
@@ -49,11 +49,15 @@ def rows(
     if not objects or len(objects) < len(records):
         return None
     first = objects[0]
+    tool, kept = "", ""
     if first.keys() >= PRODIGY:
+        tool, kept = "Prodigy, whose answer says what was accepted", 'row["answer"] == "accept"'
+    elif any(key.endswith(ARGILLA) for key in first):
+        tool, kept = "Argilla, with a list of responses in a row", "..."
+    if tool:
         message = (
-            "got an export of Prodigy, whose answer says what was accepted: --convert FILE.py "
-            'keeps that (\'return {"video": ..., "answer": ...} if row["answer"] == '
-            '"accept" else None\')'
+            f"got an export of {tool}: --convert FILE.py makes a row of what counts ('return "
+            f'{{"video": ..., "answer": ...}} if {kept} else None\')'
         )
         raise f.bad_input("BUILD-TABLE", where, message)
     if all(map(_is_task, objects)) or all(one.keys() >= OF_MIN for one in objects):

@@ -282,7 +282,7 @@ def read_span(start: object, end: object, unit: str, may_be_moment: bool = False
     is_part = span.begin < span.end or (may_be_moment and span.begin == span.end)
     if not (span.begin >= 0 and is_part):
         message = f"got a part from {start} to {end}, expected one that ends after it begins"
-        if span.begin == span.end:
+        if 0 <= span.begin == span.end:
             message += " (--window SECONDS takes what is around a moment)"
         raise ValueError(message)
     return span

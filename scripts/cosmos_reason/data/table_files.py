@@ -135,6 +135,11 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
             encoding = "utf-16" if handle.read(2) in UTF_16 else "utf-8-sig"
         with path.open(encoding=encoding, newline="") as handle:
             header = handle.readline()
+            if header.startswith("# ") and handle.readline().startswith("# "):  # VIA
+                raise ValueError(
+                    "lines that begin with # (remove those above the names of the columns, and "
+                    "what stands before the names)"
+                )
             handle.seek(0)
             separator = max(SEPARATORS, key=header.count)
             lines = csv.reader(handle, strict=True, delimiter=separator)
