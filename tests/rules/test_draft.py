@@ -1,6 +1,7 @@
 """What moves along when a spec is made from an earlier one, a job, a tuning, a model: values,
 paths, origins."""
 
+import math
 import re
 import shutil
 
@@ -297,16 +298,27 @@ def test_the_warm_up_is_told_as_it_counts(here, setting, told):
 
 
 @pytest.mark.parametrize(
-    ("drop_last", "told"),
+    ("records", "ranks", "drop_last", "told"),
     [
-        ("true", "1 an epoch; dataloader_drop_last leaves out 4 records of each rank, a step less"),
-        ("false", "2 an epoch; the last of each with 4 records of each rank, which dataloader_dro"),
+        (24, 2, "true", "1 an epoch; dataloader_drop_last leaves out 4 records of each rank, a st"),
+        (24, 2, "false", "2 an epoch; the last of each with 4 records of each rank, which datalo"),
+        (24, 16, "true", "2 an epoch; 8 records are dealt twice in each, so that all ranks have"),
+        (40, 16, "true", "3 an epoch; 8 records are dealt twice"),
+        (1599, 16, "true", "100 an epoch)"),  # one of so many
     ],
 )
-def test_records_that_fill_no_batch_are_told(here, drop_last, told):
-    line = "train --train-root data --gpus-per-node 2 --global-batch 16 --dataset-facts "
-    line += f"{write_facts(here, 24)} --set dataloader_drop_last={drop_last}"
+def test_records_that_fill_no_batch_are_told(here, records, ranks, drop_last, told):
+    """cosmos-rl's sampler deals to all ranks as many."""
+    gpus = f"--gpus-per-node {min(ranks, 8)} --nodes {math.ceil(ranks / 8)}"
+    line = f"train --train-root data {gpus} --global-batch 16 --dataset-facts "
+    line += f"{write_facts(here, records)} --set dataloader_drop_last={drop_last}"
     assert told in printed(here, line)
+
+
+def test_the_embedded_engine_deals_no_record_twice(here):
+    line = "train --engine transformers --train-root data --gpus-per-node 8 --nodes 2 "
+    line += f"--global-batch 16 --dataset-facts {write_facts(here, 24)}"
+    assert "2 an epoch; the last of each lacks 8 records)" in printed(here, line)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def of_rendered(job: Job, launch: Launch) -> str:
     if unset:
         at_work = run_size.node_processes(launch) if "--cpus" in unset else ""
         told = ", ".join(unset).replace("--cpus", f"--cpus ({at_work})" if at_work else "--cpus")
+        told = told.replace("--memory", f"--memory {gib}G" if gib else "--memory")
         of_node.append(f"unset, so the cluster's default: {told}")
     variables = ["HF_HUB_OFFLINE=1"] if job.options["carried"].get("offline") else []
     shows_it = job.platform == "local"  # the file that starts it, which a person may look into

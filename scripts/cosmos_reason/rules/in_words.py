@@ -188,12 +188,20 @@ def size_of_training(case: Case) -> str:
         return f"{_batch(case)}, steps unknown without --dataset-facts"
     epochs = f"{case.steps_per_epoch} an epoch" if case.steps_per_epoch else "the limit that is set"
     # The records of an epoch that fill no batch.
-    left = math.ceil((case.trained_records or 0) / case.ranks) % case(BATCH)
+    of_rank = math.ceil((case.trained_records or 0) / case.ranks)
+    left = of_rank % case(BATCH)
     where = f"{left} records of each rank" if case.ranks > 1 else f"{left} records"
     if left and case(DROP_LAST):
         epochs += f"; dataloader_drop_last leaves out {where}, a step less"
     elif left:
         epochs += f"; the last of each with {where}, which dataloader_drop_last would leave out"
+    # Where ranks would have unlike counts, the sampler of cosmos-rl deals some records twice.
+    again = of_rank * case.ranks - (case.trained_records or 0)
+    is_told = 20 * again > (case.trained_records or 0)  # of many records hardly any
+    if is_told and not left:
+        short = f"the last of each lacks {again} records"
+        twice = f"{again} records are dealt twice in each, so that all ranks have as many"
+        epochs += f"; {short if case.engine == 'transformers' else twice}"
     text = f"{_batch(case)}, {case.steps} steps ({epochs})"
     late = []  # what is done at no step before the last
     saves, validates = case("train.ckpt.enable_checkpoint"), case("validation.enable")
