@@ -223,3 +223,15 @@ def test_a_prompt_that_breaks_is_lost_alone_and_the_next_is_paid_by_its_own_answ
     made = opened(root, tmp_path, records, conversations.Prompts)
     with pytest.raises(Failure, match="DATA-MEDIA-BREAKING"):
         made[1]
+
+
+def test_a_prompt_that_is_skipped_elsewhere_is_not_shown_again(root, tmp_path):
+    """All processes count together: the answer is that of the prompt that stands in for it."""
+    records = [
+        talk("<video>\nWhich?", f"answer {number}", video=f"{number}.mp4", id=f"r{number}")
+        for number in range(2)
+    ]
+    made = opened(root, tmp_path, records, conversations.Prompts)
+    shown = made[0]
+    made.skipped[0] = 1
+    assert made[0] == made[1] != shown and made.asked(0).gt == "answer 1"

@@ -63,23 +63,33 @@ class Conversations:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> list[dict]:
-        for offset in range(len(self.samples)):
-            place = (index + offset) % len(self.samples)
-            if self.skipped[place]:
+        for offset in range(len(self)):
+            place = (index + offset) % len(self)
+            sample = self.places[place]
+            if self.skipped[sample]:
                 continue
             try:
-                return self.conversation(place)
+                return self.item(place)
             except Failure as failure:
                 if failure.exit_code == EXIT_OUTSIDE:  # the next file lies on the same server
                     raise
-                self.skip(place, failure.findings[0])
+                self.skip(sample, failure.findings[0])
         raise IndexError(index)
 
-    def conversation(self, index: int) -> list[dict]:
+    @functools.cached_property
+    def places(self) -> Sequence[int]:
+        """Return the sample of each item."""
+        return range(len(self.samples))
+
+    def item(self, index: int) -> list[dict]:
         """Raises Failure for a medium that cannot be sampled."""
         sample = self.samples[index]
+        return self.shown(sample, sample.turns)
+
+    def shown(self, sample: Sample, turns: Sequence[Turn]) -> list[dict]:
+        """Return some of the turns of a sample with its media, as `item` does."""
         visions = [self.sampler.load(item) for item in sample.media]
-        return conversation(with_system(sample.turns, self.system_prompt), visions)
+        return conversation(with_system(turns, self.system_prompt), visions)
 
     def skip(self, index: int, problem: Finding) -> None:
         self.skipped[index] = 1
@@ -117,39 +127,22 @@ class Prompts(Conversations):
         return [one for sample in self.samples for one in sample.questions()]
 
     @functools.cached_property
-    def places(self) -> list[int]:
-        """Return the sample of each question."""
+    def places(self) -> Sequence[int]:
         counts = [len(sample.questions()) for sample in self.samples]
         return [place for place, count in enumerate(counts) for _ in range(count)]
 
     def __len__(self) -> int:
         return len(self.questions)
 
-    def __getitem__(self, index: int) -> list[dict]:
+    def item(self, index: int) -> list[dict]:
         kept = self.kept  # replaced whole, never changed: another thread may read it
-        for offset in range(len(self)):
-            place = (index + offset) % len(self)
-            if place in kept:
-                return kept[place]
-            if self.skipped[self.places[place]]:
-                continue
-            try:
-                prompt = self.prompt(place)
-            except Failure as failure:
-                if failure.exit_code == EXIT_OUTSIDE:
-                    raise
-                self.skip(self.places[place], failure.findings[0])
-                continue
-            self.kept = dict([*kept.items()][1 - KEPT_PROMPTS :]) | {place: prompt}
-            return prompt
-        raise IndexError(index)
-
-    def prompt(self, index: int) -> list[dict]:
-        """Raises Failure for a medium that cannot be sampled."""
+        if index in kept:
+            return kept[index]
         question = self.questions[index]
-        visions = [self.sampler.load(item) for item in question.sample.media]
+        prompt = self.shown(question.sample, question.context)
         self.read.add(self.places[index])
-        return conversation(with_system(question.context, self.system_prompt), visions)
+        self.kept = dict([*kept.items()][1 - KEPT_PROMPTS :]) | {index: prompt}
+        return prompt
 
     def asked(self, index: int) -> Question:
         """Return the question of which item `index` is the prompt."""
