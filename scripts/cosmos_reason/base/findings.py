@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cosmos_reason.base import secrets
@@ -100,6 +100,11 @@ def bad_input(id: str, where: str, message: str, fix: Fix | str = "", **data) ->
 def outside(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Failure:
     """Return the failure of the outside world (engine, network, disk, a tool): exit code 3."""
     return Failure(error(id, where, message, fix, **data), EXIT_OUTSIDE)
+
+
+def counted(names: Sequence, kind: str = "record_ids") -> dict:
+    """Return the data of a finding about many: the first of the names, and how many there are."""
+    return {kind: names[:MAX_RECORD_IDS], "count": len(names)}
 
 
 def attempt(problems: list[Finding], call, *args):

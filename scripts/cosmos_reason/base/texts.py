@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 NUMBER = re.compile(r"(\d+)")
 
@@ -17,3 +18,8 @@ def shortened(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit]}... ({len(text):,} characters)"
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """Return at most so many names in a line, with dots for those that it leaves out."""
+    return ", ".join(names[:most]) + (", ..." if names[most:] else "")

@@ -52,7 +52,7 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
     if void:
         (_, path, _, _), said = void[0], answers[void[0]] or "nothing"
         message = f"got {said} for {len(void)} labels, expected a value"
-        ids = {"record_ids": [name for name, *_ in void[: f.MAX_RECORD_IDS]], "count": len(void)}
+        ids = f.counted([name for name, *_ in void])
         problems.append(f.error("BUILD-TEXT-VOID", path, message, **ids))
     # Only all labels together say in which form an answer is mostly written.
     texts = in_one_form([*answers.values()])

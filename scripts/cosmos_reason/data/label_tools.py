@@ -377,8 +377,7 @@ def _label_studio_rows(
 
 def _pass_over(what: str, numbers: list, where: object, problems: list[f.Finding]) -> None:
     message = f"passed over {what}: {len(numbers)}"
-    data = {"rows": numbers[: f.MAX_RECORD_IDS], "count": len(numbers)}
-    problems.append(f.info("BUILD-ROWS-BLANK", where, message, **data))
+    problems.append(f.info("BUILD-ROWS-BLANK", where, message, **f.counted(numbers, "rows")))
 
 
 def _is_task(record: object) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import some
 from cosmos_reason.data import column_words as words
 from cosmos_reason.data import options, parts, published_sets, split_names
 from cosmos_reason.data.formats import RATES
@@ -35,9 +36,9 @@ def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> No
     for name in cells:
         texts = dict.fromkeys(map(cell_text, cells[name][:ROWS_SHOWN]))
         texts = [" ".join(text.split()) for text in texts if text and not HASH.search(text)]
-        some = [f"{text[:LONGEST]}{'...' * (len(text) > LONGEST)}" for text in texts]
-        values = f" ({', '.join(some[:VALUES_SHOWN])}{', ...' * (len(some) > VALUES_SHOWN)})"
-        there.append(f"{name}{values if some and len(there) < COLUMNS_SHOWN else ''}")
+        texts = [f"{text[:LONGEST]}{'...' * (len(text) > LONGEST)}" for text in texts]
+        values = f" ({some(texts, VALUES_SHOWN)})"
+        there.append(f"{name}{values if texts and len(there) < COLUMNS_SHOWN else ''}")
     nested = [name for name in cells if _holds_objects(cells[name])]
     for role in ("answer", "video"):
         if role in families or (role == "video" and "media" in families):

@@ -16,6 +16,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.texts import some
 from cosmos_reason.data import split_names
 from cosmos_reason.media import files as media
 from cosmos_reason.media.files import names_medium
@@ -250,9 +251,8 @@ def transcoded(
     here = [one for one in media if isinstance(one, Path) and one.is_file()]
     made = convert.transcode_all(here, Path(files.transcode))
     if made:
-        some = ", ".join(f"{path.name} ({why})" for path, (_, why) in [*made.items()][:5])
-        message = f"wrote {len(made)} clips anew into {files.transcode}: {some}"
-        message += ", ..." if made.keys() - set([*made][:5]) else ""
+        shown = some([f"{path.name} ({why})" for path, (_, why) in made.items()], 5)
+        message = f"wrote {len(made)} clips anew into {files.transcode}: {shown}"
         problems.append(f.info("BUILD-TRANSCODED", files.root, message, count=len(made)))
     return {path: target for path, (target, _) in made.items()}
 

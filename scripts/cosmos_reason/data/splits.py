@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import some
 from cosmos_reason.data.column_words import meaning
 from cosmos_reason.data.items import Item, Row
 from cosmos_reason.data.roles import cell_text
@@ -167,8 +168,7 @@ def settle(
             wrong.append(item.name)
     if wrong:
         message = f"got {len(wrong)} records to train on whose clips lie in a held-out folder"
-        data = {"record_ids": wrong[: f.MAX_RECORD_IDS], "count": len(wrong)}
-        problems.append(f.error("BUILD-SPLIT-NAME", files.root, message, **data))
+        problems.append(f.error("BUILD-SPLIT-NAME", files.root, message, **f.counted(wrong)))
     counts = Counter(names)
     if HELD_OUT.isdisjoint(counts):
         return [item._replace(split="") for item in items], []
@@ -233,8 +233,7 @@ def planned(
             f"left out {len(between)} of {len(kept)} records, whose times lie less than "
             f"{plan.margin:g} s before those that are held out (--margin)"
         )
-        data = {"record_ids": between[: f.MAX_RECORD_IDS], "count": len(between)}
-        told.append(f.info("BUILD-SPLIT-MARGIN", "--split-by", message, **data))
+        told.append(f.info("BUILD-SPLIT-MARGIN", "--split-by", message, **f.counted(between)))
     return {name: {item: kept[item] for item in ids} for name, ids in splits.items()}, told
 
 
@@ -313,8 +312,7 @@ def _sides(
             f"got {len(whole)} records that are no part of one recording, expected times of each "
             "(--column start=NAME --column end=NAME)"
         )
-        data = {"record_ids": whole[: f.MAX_RECORD_IDS], "count": len(whole)}
-        raise f.Failure([f.error("BUILD-SPLIT", "--split-by", message, **data)], f.EXIT_BAD_INPUT)
+        raise f.bad_input("BUILD-SPLIT", "--split-by", message, **f.counted(whole))
     trained, held_out = set(), set()
     for parts in recordings.values():
         parts.sort()
@@ -474,5 +472,4 @@ def _with_near_copies(
 
 
 def _look_alike(pairs: list[str]) -> str:
-    listed = ", ".join(pairs[:5]) + (", ..." if pairs[5:] else "")
-    return f"got clips or pictures that look alike: {listed}"
+    return f"got clips or pictures that look alike: {some(pairs, 5)}"

@@ -25,6 +25,7 @@ from cosmos_reason.base.files import (
     write_text,
 )
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import some
 from cosmos_reason.data.formats import COSMOS_REASON, DAFT
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.roles import FILE
@@ -135,8 +136,7 @@ def write(
                     f"training data ({first_told}): build of the training split alone "
                     "(--hf-split, or its folder), and hold out a share of it"
                 )
-                data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
-                shared = f.error("BUILD-SPLIT-SHARED", name, message, **data)
+                shared = f.error("BUILD-SPLIT-SHARED", name, message, **f.counted(ids))
                 raise f.Failure([shared], f.EXIT_CHECKS_FAILED)
         write_text(root / FILE, mapping)
         groups = {
@@ -172,7 +172,7 @@ def _unopened(media: Media, total: int, is_skipping: bool) -> list[f.Finding]:
         _, first = problems[0]
         message = first.message
         if names[1:]:
-            message += f" ({len(names)} files: {_some(names)})"
+            message += f" ({len(names)} files: {some(names, SHOWN)})"
         records = [name for name, _ in problems]
         data = {"record_ids": records[: f.MAX_RECORD_IDS], "files": names[: f.MAX_RECORD_IDS]}
         severity = f.ERROR
@@ -187,15 +187,9 @@ def _unopened(media: Media, total: int, is_skipping: bool) -> list[f.Finding]:
         raise f.Failure(found, f.EXIT_BAD_INPUT)
     names = list(media.left_out)
     message = f"left out {len(names)} of {total} records, because their media do not open: "
-    data = {"record_ids": names[: f.MAX_RECORD_IDS], "count": len(names)}
-    data["files"] = everything[: f.MAX_RECORD_IDS]
-    where = everything[0]
-    return [f.warning("BUILD-MEDIA-SKIPPED", where, message + _some(everything), **data)]
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    return f"{shown}, ..." if names[SHOWN:] else shown
+    data = f.counted(names) | {"files": everything[: f.MAX_RECORD_IDS]}
+    message += some(everything, SHOWN)
+    return [f.warning("BUILD-MEDIA-SKIPPED", everything[0], message, **data)]
 
 
 # -- media ---------------------------------------------------------------------------------------

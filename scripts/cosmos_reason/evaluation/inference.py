@@ -15,6 +15,7 @@ from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import some
 from cosmos_reason.data.samples import Media, Question, Sample, Turn
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
@@ -127,19 +128,15 @@ def media_at(name: str) -> tuple[list[Media], list[Finding]]:
     if not shown:
         message = "no clip or image lies directly in it"
         if others:
-            message += f" (other files: {len(others)}, {_some(others)})"
+            message += f" (other files: {len(others)}, {some(others, NAMED)})"
         inner = [path for path in sorted(place.iterdir()) if path.is_dir()]
         if inner:
             message += f"; name the folder that has them, such as {inner[0]}"
         raise findings.bad_input("EVAL-NO-MEDIA", place, message)
     if not others:
         return shown, []
-    message = f"{len(others)} files here are no clips or images: {_some(others)}"
+    message = f"{len(others)} files here are no clips or images: {some(others, NAMED)}"
     return shown, [findings.info("EVAL-MEDIA-OTHERS", place, message)]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 
 def questions(dataset: dict) -> list[Question]:

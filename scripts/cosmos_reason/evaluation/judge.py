@@ -192,7 +192,7 @@ class Judge:
                 f"the judge did not reply about {len(failed)} row(s), which stay as the rules left "
                 f"them: {problems[0]}. Run it again: only these are asked"
             )
-            data = {"record_ids": failed[: findings.MAX_RECORD_IDS], "count": len(failed)}
+            data = findings.counted(failed)
             found.append(findings.warning("EVAL-JUDGE-FAILED", path, message, **data))
         return found
 

@@ -239,8 +239,7 @@ def about(
     records."""
     if not ids:
         return []
-    data = {"record_ids": ids[: findings.MAX_RECORD_IDS], "count": len(ids)}
-    first = f"{where}#{ids[0]}"
+    first, data = f"{where}#{ids[0]}", findings.counted(ids)
     return [Finding(id, severity, first, f"{len(ids)} {message}", fix, data)]
 
 

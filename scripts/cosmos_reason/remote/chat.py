@@ -30,6 +30,7 @@ import httpx
 from cosmos_reason.base import secrets
 from cosmos_reason.base.findings import Failure, Finding, bad_input, info, outside
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import some
 from cosmos_reason.spec.values import shown
 
 ATTEMPTS = 6
@@ -158,9 +159,8 @@ class ChatServer:
             aliases = {other for other in served if root and served[other] == root}
             self.same[name] = aliases | {name}
             return []
-        more = ", ..." if len(served) > NAMES_SHOWN else ""
-        names = ", ".join(shown(known) for known in list(served)[:NAMES_SHOWN]) or "none"
-        message = f"got {shown(name)}, expected a model that this server serves: {names}{more}"
+        names = some([*map(shown, served)], NAMES_SHOWN) or "none"
+        message = f"got {shown(name)}, expected a model that this server serves: {names}"
         of_root = [known for known, root in served.items() if root == name]
         fix = Fix(flags={self.naming: of_root[0]}) if of_root else ""
         raise bad_input("EVAL-ENDPOINT-MODEL", self.url, message, fix, served=list(served))

@@ -78,8 +78,7 @@ def of_training(
     for name, severity, ids, what in rows:
         if ids:
             message = f"got {len(ids)} of {compared.records} records {what}"
-            data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
-            found.append(f.Finding(name, severity, keys.annotations, message, "", data))
+            found.append(f.Finding(name, severity, keys.annotations, message, "", f.counted(ids)))
     if compared.unread and not shared:
         message = (
             f"got clips in {compared.unread}, which are compared with those of training by their "
