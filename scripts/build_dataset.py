@@ -22,15 +22,14 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
-from cosmos_reason.base.texts import shortened
+from cosmos_reason.base.texts import shortened, some
 from cosmos_reason.data import (
-    absent_events,
     annotators,
     converted,
     held_out,
@@ -177,18 +176,7 @@ def main(args) -> cli.Outcome:
     gc.collect()
     gc.freeze()
     refuse_media_below(output, items)
-    plan = dataset_splits.Plan(
-        eval_fraction=args.eval_fraction,
-        subset=args.subset,
-        seed=args.seed,
-        media=args.media,
-        format=args.format,
-        license=args.license,
-        skip_missing=args.skip_missing,
-        split_by=split_by(args, columns, items),
-        margin=args.margin,
-        folds=args.folds,
-    )
+    plan = of_flags(dataset_splits.Plan, args, split_by=split_by(args, columns, items))
     document = {"convert": converted.described(args.convert)} if args.convert else {}
     document |= roles.document(args.source, columns, unused, args, plan.split_by)
     splits, between = dataset_splits.planned(items, plan)
@@ -243,8 +231,7 @@ def main(args) -> cli.Outcome:
     if result["skipped"]:
         summary += f", {result['skipped']} left out"
     if len(source.split_of_table) > 1:
-        tables = list(source.split_of_table)
-        summary += f" from {', '.join(tables[:5])}{', ...' if tables[5:] else ''}"
+        summary += f" from {some(list(source.split_of_table), 5)}"
     if source.files.repo:
         result |= {"repository": source.files.repo, "commit": source.files.commit}
         summary += f" from {source.files.repo}@{source.files.commit}"
@@ -263,14 +250,13 @@ def preview(columns: list[roles.Column], unused: list[str], items: list[Item]) -
     them, and how often each answer is given where these are few."""
     lines = []
     # What is asked by itself at events is shown as what it was declared to be.
-    there = [one for one in columns if one.name and one.source != absent_events.FLAG]
+    there = [one for one in columns if one.name and one.source != roles.ABSENT]
     for kind in dict.fromkeys(one.family for one in there):
         alike = [one for one in there if one.family == kind]
-        named = ", ".join(f"{one.name} ({one.source})" for one in alike[:3])
-        lines.append(f"{alike[0].written} = {named}{', ...' if alike[3:] else ''}")
+        named = some([f"{one.name} ({one.source})" for one in alike], 3)
+        lines.append(f"{alike[0].written} = {named}")
     if unused:
-        more = ", ..." if unused[20:] else ""
-        lines.append(f"unused: {', '.join(unused[:20])}{more}")
+        lines.append(f"unused: {some(unused, 20)}")
     for item in samples(items):
         lines.append(f"record {item.name}: {_media(item)}")
         lines += [f"  {turn.role}: {_short(turn.text)}" for turn in item.turns]
@@ -414,25 +400,14 @@ def read_source(args) -> tuple[dataset_sources.Source, Records]:
     if args.ask and args.question:
         message = "got both, expected one: --ask says what every row is asked"
         wrong.append(f.error("USAGE", "--question", message, "drop --question"))
-    reading = Reading(
-        fields=tuple(filter(None, args.fields.split(","))),
-        subset=args.hf_subset,
-        split=args.hf_split,
-        skip_missing=args.skip_missing,
-        raw=args.raw,
-        convert=args.convert,
-        transcode="" if args.dry_run else args.transcode,
-        columns=tuple(declared),
+    reading = of_flags(
+        Reading,
+        args,
+        column=tuple(declared),
         saved=saved,
-        question=args.question,
-        asks=tuple(args.ask),
-        values=args.values,
-        absent=args.also_ask_absent,
-        window=args.window,
-        label_fps=args.label_fps,
-        adjudicate=args.adjudicate,
-        seed=args.seed,
-        system=args.system,
+        ask=tuple(args.ask),
+        fields=tuple(filter(None, args.fields.split(","))),
+        transcode="" if args.dry_run else args.transcode,
     )
     source = f.attempt(wrong, dataset_sources.open_source, args.source, args.kind, reading)
     read = f.attempt(wrong, dataset_sources.read, source, reading) if source else None
@@ -556,6 +531,12 @@ def take_mapping(args) -> tuple[roles.Column, ...]:
             setattr(args, name, value)
             args.given.add(name)
     return columns
+
+
+def of_flags(kind: type, args, **others):
+    """Return a dataclass whose fields are called as flags, filled with these and with `others`."""
+    given = {one.name: getattr(args, one.name) for one in fields(kind) if one.name not in others}
+    return kind(**given, **others)
 
 
 def seconds(written: str) -> float:

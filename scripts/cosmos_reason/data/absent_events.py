@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.texts import some
 from cosmos_reason.data import column_words, parts, proposals
 from cosmos_reason.data.formats import RATES
 from cosmos_reason.data.items import UNNAMED, Reading, Row, Table
-from cosmos_reason.data.roles import Column, cell_text
+from cosmos_reason.data.roles import ABSENT, Column, cell_text
 from cosmos_reason.data.turns import alike
 from cosmos_reason.media import files as media
 
-FLAG = "--also-ask-absent"
 HAPPENS = "(happens)"  # stands for a column: whether the event of a row happens in its moment
 MOST_NAMED = 3  # clips of one event
 MOST_SHOWN = 12  # moments
@@ -42,10 +42,10 @@ class Clips(NamedTuple):
 
 
 def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[list[Row], Reading]:
-    """Return the rows with HAPPENS and, behind them, rows of moments without an event: for each row
-    `reading.absent` of them, each as long (as the window, where one is asked for), in a part of its
-    clip that no row labels with its event, or of another clip where it has no room; and how to read
-    them. The labels of a clip are taken to be all that happens in it: the flag declares that.
+    """Return the rows with HAPPENS and, behind them, rows of moments without an event: as many for
+    each row as the flag says, each as long (as the window, where one is asked for), in a part of
+    its clip that no row labels with its event, or of another clip where it has no room; and how to
+    read them. The labels of a clip are taken to be all that happens in it: the flag declares that.
 
     Raises Failure where columns or question cannot be asked so.
     """
@@ -60,7 +60,7 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         if not lacking:
             column = of_role["question"].name
             message = f"got a column of questions, {column}, expected events to ask about"
-        raise f.bad_input("USAGE", FLAG, message)
+        raise f.bad_input("USAGE", ABSENT, message)
     start, end, event = of_role["start"], of_role["end"], of_role["answer"]
     if event.source == proposals.PROPOSED and f"{{{event.name}}}" not in reading.question:
         # Without a column of events every row is one event: then none may tell two apart, but for
@@ -109,7 +109,7 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             f"got {len(elsewhere)} of {len(rows)} rows whose clips are packed, on the Hub or given "
             "as pictures, expected clips as files beside the table: unpack or download them"
         )
-        raise f.bad_input("USAGE", FLAG, message)
+        raise f.bad_input("USAGE", ABSENT, message)
     brief = []  # rows of events that last no time
     first: dict[Path, int] = {}  # clip -> its first row
     lengths: dict[Path, Fraction] = {}  # in seconds, of the clips that open
@@ -151,7 +151,7 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
     listed: list[str] = []  # the moments
     touches = 0  # of them that begin or end where the event does
     few = []  # (event, its moments, the clips of rows without room for one)
-    least = reading.absent  # of moments for each row that all events have
+    least = reading.also_ask_absent  # of moments for each row that all events have
     clips = Clips(lengths, frame, start.unit == "frame")
     window = Fraction(reading.window).limit_denominator(1000)
     for key, of_event in sorted(spans.items()):
@@ -183,20 +183,20 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
     narrow = _narrower(spans, clips, reading) if few and not window else 0.0
     for name, moments, without_room in few:
         names = list(dict.fromkeys(clip.name for clip in without_room))
-        shown = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
         made_of_it = len(moments) - moments.count(None)
         message = (
             f"got {made_of_it} moments without it, expected {len(moments)}: {len(without_room)} of "
-            f"its rows have no room for another as long, in their clip ({shown}) or in another"
+            f"its rows have no room for another as long, in their clip "
+            f"({some(names, MOST_NAMED)}) or in another"
         )
         fix = f.Fix()
         # So few that every event has all of its moments, in the order in which they are sought.
         if least >= 0.001:
             share = f"{math.floor(least * 1000) / 1000:g}"
-            fix = f.Fix(flags={FLAG: share})
+            fix = f.Fix(flags={ABSENT: share})
         if narrow:
             message += f"; parts of {narrow:g} s, all of them, leave room for as many"
-            message += f", or ask less often ({FLAG} {share})" if fix else ""
+            message += f", or ask less often ({ABSENT} {share})" if fix else ""
             fix = f.Fix(flags={"--window": f"{narrow:g}"})
         elif not fix:
             message += "; add clips in which it does not happen all the time"
@@ -205,18 +205,16 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
         message = (
             f"{len(made)} moments (s) that no row labels with the event asked about are asked, "
             f"too, and {touches or 'none'} of them begin or end with it: "
-            f"{', '.join(listed[:MOST_SHOWN])}"
+            f"{some(listed, MOST_SHOWN)}"
         )
-        problems.append(
-            f.info("BUILD-ABSENT", FLAG, message + (", ..." if listed[MOST_SHOWN:] else ""))
-        )
+        problems.append(f.info("BUILD-ABSENT", ABSENT, message))
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]
-    columns = tuple(one for one in reading.columns if one.role != "answer")
-    columns += (Column(HAPPENS, "answer", source=FLAG),)
+    columns = tuple(one for one in reading.column if one.role != "answer")
+    columns += (Column(HAPPENS, "answer", source=ABSENT),)
     if event.name and f"{{{event.name}}}" not in reading.question:
-        columns += (Column(event.name, "ignore", source=FLAG),)
+        columns += (Column(event.name, "ignore", source=ABSENT),)
     saved = reading.saved and tuple(one for one in reading.saved if one.role != "answer")
-    return [*happening, *made], replace(reading, columns=columns, saved=saved, absent=0.0)
+    return [*happening, *made], replace(reading, column=columns, saved=saved, also_ask_absent=0.0)
 
 
 def _are_measured(texts: set[str]) -> bool:
@@ -255,7 +253,7 @@ def _moments(
     alone would tell the answer; and a frame away from the event where that leaves room, as always
     where frames are counted."""
     lengths, frame, counts_frames = clips
-    wanted = round(reading.absent * len(of_event))
+    wanted = round(reading.also_ask_absent * len(of_event))
     draw = random.Random(f"{reading.seed} {key}")
     busy: dict[Path, list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for clip, begin, stop in of_event:

@@ -17,15 +17,6 @@ from cosmos_reason.data.roles import LABELS, SENTENCES, Cells, Column, cell_text
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.data.turns import Turn
 
-# of readings; those that are missing here are called as their field
-FLAGS = {
-    "columns": "--column",
-    "asks": "--ask",
-    "absent": "--also-ask-absent",
-    "label_fps": "--label-fps",
-    "subset": "--hf-subset",
-    "split": "--hf-split",
-}
 SHOWN_ROWS = 5  # of a finding about many, besides the first
 UNNAMED = Path()  # the medium of a row that names none
 # So many answers, each of so few characters, are classes and named in the question.
@@ -103,18 +94,19 @@ class Table:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a source: declared columns and those of a saved mapping, the question when there
-    is none (a template: {column} is the text of a row's cell), label fields, a system prompt where
-    the source has none, subset and split (or a slice of it) of a dataset of the Hub, whether
-    records whose medium is missing are left out, where raw clips lie to cut from."""
+    """How to read a source, by the names of the flags: declared columns and those of a saved
+    mapping, the question when there is none (a template: {column} is the text of a row's cell),
+    label fields, a system prompt where the source has none, subset and split (or a slice of it) of
+    a dataset of the Hub, whether records whose medium is missing are left out, where raw clips lie
+    to cut from."""
 
-    columns: tuple[Column, ...] = ()
+    column: tuple[Column, ...] = ()
     saved: tuple[Column, ...] | None = None
     question: str = ""
     # (column of the answer, template of the question) of each question that is asked of a row
-    asks: tuple[tuple[str, str], ...] = ()
+    ask: tuple[tuple[str, str], ...] = ()
     # moments without an event, for each moment with it (absent_events); the seed to choose them
-    absent: float = 0.0
+    also_ask_absent: float = 0.0
     label_fps: float = 0.0  # frames that a second of a label tool's timeline has
     window: float = 0.0  # seconds of every part, around its middle; 0: as long as its row says
     seed: int = 0
@@ -122,8 +114,8 @@ class Reading:
     # {column: {what stands in it: what it means}}
     values: dict[str, dict[str, str]] = field(default_factory=dict)
     fields: tuple[str, ...] = ()
-    subset: str = ""
-    split: str = ""
+    hf_subset: str = ""
+    hf_split: str = ""
     system: str = ""
     skip_missing: bool = False
     raw: str = ""
@@ -135,7 +127,7 @@ def refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
     """Refuse what would be ignored in silence."""
     for name in names:
         if getattr(reading, name):
-            flag = FLAGS.get(name, f"--{name}")
+            flag = f"--{name.replace('_', '-')}"
             raise f.bad_input(
                 "USAGE", flag, f"got it for {what}, which have no use for it", f"drop {flag}"
             )
@@ -168,8 +160,7 @@ def by_row(
         more = ", ..." if others[SHOWN_ROWS:] else ""
         listed = "; ".join(f"{', '.join(rows)}: {text}" for text, rows in shown.items())
         message += f" ({len(told)} rows; {listed}{more})"
-    numbers = [row.number for row, _ in told]
-    data |= {"rows": numbers[: f.MAX_RECORD_IDS], "count": len(told)}
+    data |= f.counted([row.number for row, _ in told], "rows")
     return f.Finding(id, severity, first.where, message, fix, data)
 
 

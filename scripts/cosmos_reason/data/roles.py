@@ -59,7 +59,8 @@ DETAILS = {
 PLAIN = (*NAMES, "media", "start", "end", "annotator", "turn", "ignore")
 ROLES = (*PLAIN, *DETAILS)
 SEVERAL = (*MEDIA, "options", "group", "tag", "ignore")  # roles that several columns may have
-BY_NAME = "its name"  # who gave a column its role, where nobody declared it
+# Who gave a column its role, where nobody declared it; the flag that makes columns of its own.
+BY_NAME, ABSENT = "its name", "--also-ask-absent"
 # Columns that name a clip, and columns of questions and answers, in records of other projects.
 OF_CLIPS = {name for name in NAMES["video"] if name.startswith(("video_", "videoi", "clip", "vid"))}
 OF_TEXTS = {*NAMES["question"], *NAMES["answer"], "correct_answer_label"}

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import some
 from cosmos_reason.data import (
     label_files,
     label_tools,
@@ -50,7 +51,7 @@ KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")  # folders of DAFT's metropolis format, which its own tool converts
 ANNOTATIONS = "annotations"
 JSON = (".json", ".jsonl")
-USED_BY_ROWS = ("columns", "question", "asks", "absent", "window", "label_fps", "adjudicate")
+USED_BY_ROWS = ("column", "question", "ask", "also_ask_absent", "window", "label_fps", "adjudicate")
 USED_BY_ROWS += ("values", "fields")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
@@ -72,6 +73,7 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
     """Return what `written` names: a folder, a file, or a dataset repository ORG/NAME[@COMMIT] on
     the Hub; `kind` as KINDS or "auto". Raises Failure when it is none of them."""
     path = Path(written)
+    of_hub = reading.hf_subset, reading.hf_split
     raw = None
     if reading.raw:
         from cosmos_reason.data.raw_clips import RawClips
@@ -93,7 +95,7 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
         folder = hub_files.Repository(written)
         folder.raw = raw
         refuse_unused(reading, ["transcode"], "clips of the Hub")
-        return Source("hf", folder, *hub_files.wanted_tables(folder, reading.subset, reading.split))
+        return Source("hf", folder, *hub_files.wanted_tables(folder, *of_hub))
     if (path / MARKER).is_file():
         fix = f"scripts/build_dataset.py {shlex.quote(str(path / 'train'))} -o data-new"
         message = "got a dataset that is built, expected its train/ or eval/"
@@ -139,8 +141,8 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
     if path.is_dir() and kind == "hf":
         from cosmos_reason.data import hub_files
 
-        return Source(kind, folder, *hub_files.wanted_tables(folder, reading.subset, reading.split))
-    refuse_unused(reading, ("subset", "split"), f"{kind} sources")
+        return Source(kind, folder, *hub_files.wanted_tables(folder, *of_hub))
+    refuse_unused(reading, ("hf_subset", "hf_split"), f"{kind} sources")
     if kind == "labels":
         return Source(kind, folder, {}, [])
     if not path.is_dir():  # the split of a dataset that we built is called by its folder
@@ -208,8 +210,8 @@ def read(source: Source, reading: Reading) -> Records:
     tally = Tally()
     columns, unused = [], []
     if source.kind == "labels":
-        useless = ("columns", "asks", "absent", "window", "label_fps", "adjudicate", "values")
-        useless += ("raw", "convert")
+        useless = [one for one in USED_BY_ROWS if one not in ("question", "fields")]
+        useless += ["raw", "convert"]
         f.attempt(problems, refuse_unused, reading, useless, "label files")
         items = list(label_files.items(source.files.root, reading, problems))
     else:
@@ -220,10 +222,9 @@ def read(source: Source, reading: Reading) -> Records:
     where = ", ".join([*source.split_of_table][:3])
     renamed = source.files.renamed
     if renamed:  # names of other files, or of other folders, are taken as long as one file fits
-        pairs = [f"{name!r} is {path!r}" for name, path in islice(renamed.items(), SHOWN_MISSING)]
-        more = ", ..." if len(renamed) > SHOWN_MISSING else ""
+        pairs = [f"{name!r} is {path!r}" for name, path in renamed.items()]
         message = f"took the one file that fits for names of no file ({len(renamed)}): "
-        message += ", ".join(pairs) + more
+        message += some(pairs, SHOWN_MISSING)
         data = {"files": dict(islice(renamed.items(), f.MAX_RECORD_IDS)), "count": len(renamed)}
         told = f.info("BUILD-MEDIA-RENAMED", where or source.files.root, message, **data)
         problems.append(told)
@@ -266,7 +267,7 @@ def _rows(
     which words mean one answer."""
     items: list[Item] = []
     rows: list[Row] = []
-    declared = {one.role: one.name for one in (*(reading.saved or ()), *reading.columns)}
+    declared = {one.role: one.name for one in (*(reading.saved or ()), *reading.column)}
     convert = None
     if reading.convert:
         from cosmos_reason.data import converted
@@ -275,10 +276,10 @@ def _rows(
         if not source.split_of_table:
             refuse_unused(reading, ["convert"], "folders of clips")
     part = counts = None  # of a slice: its rows are counted over all tables together
-    if reading.split:
+    if reading.hf_split:
         from cosmos_reason.data import hub_files
 
-        part = hub_files.wanted_part(reading.split)
+        part = hub_files.wanted_part(reading.hf_split)
     if part and part.is_slice:
         counts = [
             sum(1 for _ in table_files.opened(source.files, one)) for one in source.split_of_table
@@ -344,15 +345,15 @@ def _rows(
         if convert:
             made = converted.rows(convert, reading.convert, found, opened.header)
             if reading.saved is None:
-                stated = converted.stated(made, found, reading.columns)
-                reading = replace(reading, columns=(*reading.columns, *stated))
+                stated = converted.stated(made, found, reading.column)
+                reading = replace(reading, column=(*reading.column, *stated))
             found = made
         rows += found
         blank = getattr(opened, "blank", [])
         if blank and convert is None:
             message = f"passed over rows without anything in them: {len(blank)}"
-            data = {"rows": blank[: f.MAX_RECORD_IDS], "count": len(blank)}
-            told = f.info("BUILD-ROWS-BLANK", f"{table} row {blank[0]}", message, **data)
+            where = f"{table} row {blank[0]}"
+            told = f.info("BUILD-ROWS-BLANK", where, message, **f.counted(blank, "rows"))
             problems.append(told)
         hidden = getattr(opened, "hidden", [])
         if hidden:
@@ -360,11 +361,10 @@ def _rows(
             problems.append(f.info("BUILD-SHEET-HIDDEN", table, message, sheets=hidden))
         filtered = sorted(getattr(opened, "filtered", set()).intersection(read_numbers))
         if filtered:
-            listed = ", ".join(map(str, filtered[:SHOWN_MISSING]))
-            more = ", ..." if filtered[SHOWN_MISSING:] else ""
-            message = f"read {len(filtered)} rows that the sheet does not show ({listed}{more}): "
+            listed = some([*map(str, filtered)], SHOWN_MISSING)
+            message = f"read {len(filtered)} rows that the sheet does not show ({listed}): "
             message += "remove them, or give a copy of the others, where a filter left them out"
-            data = {"rows": filtered[: f.MAX_RECORD_IDS], "count": len(filtered)}
+            data = f.counted(filtered, "rows")
             problems.append(f.warning("BUILD-SHEET-HIDDEN", table, message, **data))
     if not source.split_of_table:  # names of folders are the labels
         rows = label_files.by_folder(source.files, part.split if part else "")
@@ -395,10 +395,9 @@ def _missing(
             written = str(path) if folder.repo else os.path.abspath(path)
             looked_for[f"(no name in {name})" if path == UNNAMED else written] = None
     paths = list(looked_for)
-    shown = ", ".join(paths[:SHOWN_MISSING]) + (", ..." if paths[SHOWN_MISSING:] else "")
+    shown = some(paths, SHOWN_MISSING)
     counted = f"{len(names)} of {len(items)} records"
-    data = {"record_ids": names[: f.MAX_RECORD_IDS], "count": len(names)}
-    data["files"] = paths[: f.MAX_RECORD_IDS]
+    data = f.counted(names) | {"files": paths[: f.MAX_RECORD_IDS]}
     where = ", ".join([*source.split_of_table][:3]) or folder.root
     here = f"{os.path.abspath(folder.root)}/"
     if skip:

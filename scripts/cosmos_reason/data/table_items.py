@@ -80,11 +80,11 @@ def items(rows: list[Row], files: Folder, reading: Reading, problems: list[f.Fin
 
         plain, column = nested_rows.with_fields([row.values for row in rows], reading.fields)
         rows = [row._replace(values=values) for row, values in zip(rows, plain, strict=True)]
-        others = tuple(one for one in reading.columns if one.role != "answer")
-        reading = replace(reading, columns=(*others, Column(column, "answer", source="--fields")))
+        others = tuple(one for one in reading.column if one.role != "answer")
+        reading = replace(reading, column=(*others, Column(column, "answer", source="--fields")))
     for column, meanings in reading.values.items():
         rows = _with_values(rows, column, meanings, problems)
-    if reading.absent:
+    if reading.also_ask_absent:
         from cosmos_reason.data import absent_events
 
         table = _table(rows, reading, [])  # what is wrong is told below
@@ -94,27 +94,27 @@ def items(rows: list[Row], files: Folder, reading: Reading, problems: list[f.Fin
         events = [one for one in table.columns if one.role == "answer"]
         columns = [*events, *(one for one in columns if one.role != "answer")]
         return Records(made, columns, unused, [])
-    if not reading.asks:
+    if not reading.ask:
         return _items_of(rows, files, reading, problems)
     # Whether a picture may be a thumbnail is decided by all rows, whatever each is asked.
-    table = _table(rows, replace(reading, asks=()), [], is_asked=True)
+    table = _table(rows, replace(reading, ask=()), [], is_asked=True)
     table.media = _media(table, files, [])
     _refuse_thumbnails(table, problems)
     made = []
     columns: dict[Column, None] = {}
     unused: dict[str, int] = {}  # column -> questions that have no use for it
-    for answered, template in reading.asks:
+    for answered, template in reading.ask:
         there = [row for row in rows if cell_text(row.values.get(answered))]
         if len(there) < len(rows) and there:
             message = f"got nothing in {answered} of {len(rows) - len(there)} rows: not asked there"
             told = f.info("BUILD-ASK-EMPTY", answered, message, count=len(rows) - len(there))
             problems.append(told)
-        others = [one for one in reading.columns if one.role not in ("question", "answer")]
+        others = [one for one in reading.column if one.role not in ("question", "answer")]
         saved = reading.saved
         if saved is not None:
             saved = tuple(one for one in saved if one.role not in ("question", "answer"))
         others += [Column(answered, "answer", source="--ask")]
-        alone = replace(reading, columns=tuple(others), saved=saved, question=template, asks=())
+        alone = replace(reading, column=tuple(others), saved=saved, question=template, ask=())
         found: list[f.Finding] = []
         # Of a column that there is not, or that is empty, all rows are told.
         asked = _items_of(there or rows, files, alone, found, is_asked=True)
@@ -126,7 +126,7 @@ def items(rows: list[Row], files: Folder, reading: Reading, problems: list[f.Fin
         columns |= dict.fromkeys(asked.columns)
         for name in asked.unused:
             unused[name] = unused.get(name, 0) + 1
-    left = [name for name, questions in unused.items() if questions == len(reading.asks)]
+    left = [name for name, questions in unused.items() if questions == len(reading.ask)]
     if left:
         from cosmos_reason.data import proposals
 
@@ -145,7 +145,7 @@ def _table(
     folders = [posixpath.basename(row.folder) for row in rows]
     if has_folders and FOLDER in {one.name for one in reading.saved or ()}:
         cells[FOLDER] = folders
-    columns = roles.resolve(cells, reading.columns, reading.saved, problems)
+    columns = roles.resolve(cells, reading.column, reading.saved, problems)
     if has_folders and all(one.role != "answer" for one in columns):
         cells[FOLDER] = folders
         columns.append(Column(FOLDER, "answer", source="folders named by the label"))
