@@ -25,7 +25,7 @@ from cosmos_framework.utils.lazy_config import LazyCall, LazyDict
 from hydra.core.config_store import ConfigStore
 from torch.utils.data import Dataset
 
-from cosmos_reason.data import conversations
+from cosmos_reason.engine import conversations
 
 SPEC = Path(__file__).resolve().with_name("spec.toml")
 

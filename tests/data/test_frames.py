@@ -13,9 +13,10 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import annotations, conversations, whole_survey
+from cosmos_reason.data import annotations, whole_survey
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.data.samples import Media
+from cosmos_reason.engine import conversations
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.media import files as media

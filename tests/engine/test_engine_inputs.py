@@ -7,10 +7,10 @@ import torch
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.annotations import read
-from cosmos_reason.data.conversations import training_samples
 from cosmos_reason.data.frames import FrameCache, Vision, with_system
 from cosmos_reason.data.samples import Media, Sample, Turn
 from cosmos_reason.engine import model as models
+from cosmos_reason.engine.conversations import training_samples
 from cosmos_reason.engine.encode import IGNORED, Encoder, collate
 from cosmos_reason.media import files, sampling
 from cosmos_reason.media.sampling import VisionOptions

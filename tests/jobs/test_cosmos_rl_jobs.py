@@ -13,7 +13,8 @@ from launch_site import LOG_PREFIX, MODEL_CONFIG, Site, ended, is_running
 from support import run_script
 
 from cosmos_reason.base import bundle, findings
-from cosmos_reason.data import annotations, conversations
+from cosmos_reason.data import annotations
+from cosmos_reason.engine import conversations
 from cosmos_reason.jobs import (
     cosmos_environment,
     diagnosis,

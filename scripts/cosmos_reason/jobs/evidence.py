@@ -40,7 +40,7 @@ ABOUT_STEPS = re.compile(
 TAKEN = re.compile(r"SLURM: (BOOT_FAIL|DEADLINE|NODE_FAIL|PREEMPTED|REVOKED|TIMEOUT)")
 SIGNALS = 64  # the highest number of one; 255 is what srun or ssh say of their own failures
 LEFT_OUT = {left_out.TRAINING: "records", left_out.VALIDATION: "validation_records"}
-# What data/conversations.py says.
+# What engine/conversations.py says.
 SKIPPED = re.compile(
     r"skipped record (.+) of (train_dataset|val_dataset) \(\d+ of at most \d+, of (\d+) in all\): "
 )

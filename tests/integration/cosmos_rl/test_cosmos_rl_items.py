@@ -14,8 +14,9 @@ from clip_files import write_clip
 from PIL import Image
 from support import called
 
-from cosmos_reason.data import clip_files, conversations, survey
+from cosmos_reason.data import clip_files, survey
 from cosmos_reason.data import facts as dataset_facts
+from cosmos_reason.engine import conversations
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import PIXELS_KEY, Encoder
 from cosmos_reason.estimate import record_tokens
@@ -45,7 +46,7 @@ cosmos_rl_patches.apply(print)
 import toml
 from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
 from cosmos_rl.policy.config import Config
-from cosmos_reason.data import conversations
+from cosmos_reason.engine import conversations
 
 path, output = sys.argv[1:]
 with open(path, "rb") as file:

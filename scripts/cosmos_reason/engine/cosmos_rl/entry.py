@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from torch.utils.data import Dataset
 
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, as_text, bad_input, say
-from cosmos_reason.data import conversations
+from cosmos_reason.engine import conversations
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 from cosmos_reason.engine.cosmos_rl import watching
 from cosmos_reason.evaluation import rewards

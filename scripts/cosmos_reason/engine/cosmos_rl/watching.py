@@ -23,7 +23,7 @@ from cosmos_reason.spec import document
 from cosmos_reason.spec.keys import RATE
 
 if TYPE_CHECKING:
-    from cosmos_reason.data.conversations import Prompts
+    from cosmos_reason.engine.conversations import Prompts
 
 METRICS, GROUPS = "metrics.jsonl", "groups"
 SHOWN, LONGEST = 5, 2000  # completions of a group that are kept, and characters of each

@@ -13,8 +13,8 @@ from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.progress import bar
-from cosmos_reason.data import conversations
 from cosmos_reason.data.samples import Sample
+from cosmos_reason.engine import conversations
 from cosmos_reason.engine.encode import Encoder, collate
 from cosmos_reason.engine.samples import Inputs, Samples
 from cosmos_reason.media.sampling import VisionOptions

@@ -17,9 +17,9 @@ from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.data.conversations import training_samples
 from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.engine import model as models
+from cosmos_reason.engine.conversations import training_samples
 from cosmos_reason.engine.encode import Encoder
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.samples import Samples

@@ -9,8 +9,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, outside
-from cosmos_reason.data import conversations
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.engine import conversations
 from cosmos_reason.jobs import evidence
 from cosmos_reason.media import sampling
 from cosmos_reason.media.sampling import VisionOptions
