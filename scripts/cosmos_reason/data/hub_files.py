@@ -195,12 +195,10 @@ class Part(NamedTuple):
 
     def bounds(self, rows: int) -> range:
         edges = []
-        for written in (self.first or "0", self.last or str(rows)):
-            place = int(written.rstrip("%"))
-            if written.endswith("%"):
-                place = round(place * rows / 100)
-            edges.append(min(max(place + rows * (place < 0), 0), rows))
-        return range(edges[0], max(edges))
+        for written in (self.first, self.last):
+            place = int(written.rstrip("%")) if written else None
+            edges.append(round(place * rows / 100) if written and written[-1] == "%" else place)
+        return range(rows)[slice(*edges)]
 
 
 def wanted_part(written: str) -> Part:

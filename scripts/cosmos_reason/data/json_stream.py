@@ -8,7 +8,6 @@ the memory of one record. Whatever the standard decoder would pass over in silen
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import shlex
@@ -26,11 +25,6 @@ ENVELOPE_KEYS = ("annotations", "items", "samples", "data", "records")
 # In a record these may hold something else than records, which are objects.
 ENVELOPES_OF_OBJECTS = ("clips", "rows", "results", "examples", "predictions")
 OBJECTS = re.compile(r"\[\s*\{")
-OTHER_ENCODINGS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-}  # before those they begin with
-OTHER_ENCODINGS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 WHITE = " \t\r\n"
 SPACE = re.compile(f"[{WHITE}]*")
 
@@ -274,10 +268,8 @@ def _opened(path: Path):
     try:
         files.check_regular(path)
         with path.open("rb") as handle:
-            head = handle.read(4)
-        encodings = (name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark))
-        encoding = next(encodings, "")
-        if encoding:
+            encoding = json.detect_encoding(handle.read(4)).upper()
+        if encoding in ("UTF-16", "UTF-32"):  # with a mark; without one it is no JSON
             copy = path.with_name(f"{path.stem}-utf8{path.suffix}")
             fix = (
                 f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(copy))}"
