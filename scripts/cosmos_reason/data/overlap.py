@@ -34,6 +34,8 @@ MESSAGES = {
     NEARBY: f"{{here}} is less than {NEAR:g} s from training record {{there}} in one recording",
 }
 
+_real = lru_cache(maxsize=4096)(os.path.realpath)
+
 Span = tuple[float, float]
 Shown = list[tuple[object, Span]]  # what tells a recording from others, and the times of it
 Place = tuple[int, int]  # (row of a record, number of the clip that it shows)
@@ -267,11 +269,6 @@ class _Clips:
                 cut = self.cut[number]
                 found[number].append((cut["recording"], (cut["start"], cut["end"])))
         return found
-
-
-@lru_cache(maxsize=4096)
-def _real(folder: str) -> str:
-    return os.path.realpath(folder)
 
 
 @lru_cache
