@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 from clip_files import check, write_clip
-from support import run_script
+from support import called, run_script
 
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.data.samples import Media
@@ -166,7 +166,7 @@ def test_one_bad_clip_is_a_finding_and_can_be_left_out(tmp_path):
 
 def test_a_turned_clip_of_varying_rate_keeps_its_times(tmp_path):
     path = write_varying(tmp_path / "gaps.mkv", "libx264")
-    pictures = list(convert._upright(path))
+    pictures = list(convert._as_shown(path))
     ends = np.cumsum([float(shown) for shown, _ in pictures])
     assert [round(10 * end) for end in ends[:-1]] == list(GAPS[1:])
 
@@ -183,7 +183,7 @@ def test_no_command_encodes_a_container_that_is_not_read_into_itself(tmp_path):
     (tmp_path / "annotations.json").write_text(json.dumps([record]))
     _, found = check(tmp_path, expect=1)
     finding = found["DATA-MEDIA-UNDECODABLE"]
-    assert "ffmpeg" not in finding.get("fix", "") and ".mp4" in finding["message"]
+    assert not finding.get("fix") and ".mp4" in finding["message"]
 
 
 @pytest.mark.parametrize("start", [1, 2, 2.5, 3.5, 4])
@@ -267,3 +267,28 @@ def test_colors_stay_as_they_are_stored(tmp_path, how, transfer):
         # The planes of color lie below the 48 rows of the brightness.
         apart = abs(one - other)
         assert max(apart[:48].mean(), apart[48:].mean()) < (3 if how == "cut" else 0.2)
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".webm", ".ts", ".flv", ".mp4"])
+def test_a_damaged_clip_is_written_again_with_the_frames_that_decode(tmp_path, suffix):
+    """One that breaks off, or whose index stands at its end and what lies in its middle is lost."""
+    codec = "libvpx-vp9" if suffix == ".webm" else "libx264"
+    path = write_clip(tmp_path / f"torn{suffix}", frames=40, codec=codec)
+    whole = path.read_bytes()
+    third = len(whole) // 3
+    is_whole_again = suffix == ".mp4"
+    torn = whole[: 2 * third]
+    if is_whole_again:
+        torn = whole[:third] + bytes(third // 4) + whole[third + third // 4 :]
+    path.write_bytes(torn)
+    turns = [{"from": "human", "value": "<video>\nBright?"}, {"from": "gpt", "value": "yes"}]
+    record = {"id": "a", "video": path.name, "conversations": turns}
+    (tmp_path / "annotations.json").write_text(json.dumps([record]))
+    fix = check(tmp_path, "--decode", "all", expect=1)[1]["DATA-MEDIA-UNDECODABLE"]["fix"]
+    assert called(["sh", "-c", fix]).returncode == 0
+    _, found = check(tmp_path, "--decode", "all")
+    assert not [id for id in found if id.startswith("DATA-MEDIA")]
+    assert path.with_name(f"{path.name}.original").read_bytes() == torn
+    kept = media.probe(path)
+    assert 10 < kept.frames < 40
+    assert (kept.seconds > 4.5) is is_whole_again, "the frames that are left keep their times"

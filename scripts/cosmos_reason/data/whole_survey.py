@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,20 +22,9 @@ from cosmos_reason.remote import s3
 
 RATE_TOLERANCE = 0.1  # of video_fps; clips of varying rate have only an average
 MENDED = 20  # clips that one command names
-# In the usual codec of the container that its suffix names; the damaged file is kept, what is
-# refused or was encoded before stays as it is.
-ENCODE = (
-    'do new="${clip%.*}.mended.${clip##*.}"; [ -e "$clip.damaged" ] || { '
-    "ffmpeg -nostdin -v error -y -abort_on empty_output_stream -err_detect ignore_err "
-    '-i "$clip" "$new" && '
-    'mv "$clip" "$clip.damaged" && mv "$new" "$clip"; } || rm -f "$new"; done'
-)
-REFUSED_CLIPS = (
-    "  # a clip that ffmpeg refuses stays as it is: remove its records (record_ids in --json)"
-)
-INSTALL = "apt-get install --yes ffmpeg && "  # before the command, where the program is not there
-BY_ENCODING = ("DATA-MEDIA-UNDECODABLE", "DATA-MEDIA-CRASH", "DATA-MEDIA-FRAMES")
-BY_CONVERSION = ("DATA-MEDIA-DEPTH", "DATA-MEDIA-ANIMATED", "DATA-MEDIA-TURNED")
+OF_CLIPS = ("DATA-MEDIA-UNDECODABLE", "DATA-MEDIA-FRAMES")  # which nobody mends in pictures
+BY_CONVERSION = (*OF_CLIPS, "DATA-MEDIA-DEPTH", "DATA-MEDIA-ANIMATED", "DATA-MEDIA-TURNED")
+REFUSED_CLIPS = "  # what is refused stays as it is: remove its records (record_ids in --json)"
 TURNED = {
     "image": "with the Exif orientation {}, which Qwen's loader and the engines here ignore "
     "and others apply, expected upright pixels",
@@ -89,25 +77,15 @@ def check_clips(dataset: Survey) -> None:
                     "expected its rate"
                 )
                 dataset.tally.add("DATA-VIDEO-FPS-OTHER", index, name, message)
-    for check in BY_ENCODING:
-        clips = []
-        for medium in _media_with(check, dataset, problems):
-            if medium.kind == "video":  # a .wmv encoded again by its suffix is no clip that is read
-                files = _local_files(dataset, medium)
-                clips += [file for file in files if file.lower().endswith(media.VIDEO_SUFFIXES)]
-        if not clips:
-            continue
-        command = f"for clip in {shlex.join(clips[:MENDED])}; {ENCODE}"
-        if not shutil.which("ffmpeg"):
-            command = INSTALL + command
-        if check != "DATA-MEDIA-FRAMES":
-            command += REFUSED_CLIPS
-        dataset.tally.fixes[check] = Fix(command=command)
     for check in BY_CONVERSION:
         damaged = _media_with(check, dataset, problems)
         local = [file for medium in damaged[:MENDED] for file in _local_files(dataset, medium)]
+        if check in OF_CLIPS:
+            local = [file for file in local if file.lower().endswith(media.VIDEO_SUFFIXES)]
         if local:
-            dataset.tally.fixes[check] = Fix(command=media.conversion(local))
+            command = media.conversion(local)
+            command += REFUSED_CLIPS if check == "DATA-MEDIA-UNDECODABLE" else ""
+            dataset.tally.fixes[check] = Fix(command=command)
 
 
 def _name_alike(dataset: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:

@@ -4,13 +4,15 @@ alike.
     PYTHONPATH=scripts python3 -m cosmos_reason.media.convert FILE...
 
 More than 8 bits per value: scaled to 8, the file's darkest value to 0 and its brightest to 255. An
-Exif orientation or the rotation of a clip: applied to the pixels. The file as it was is kept as
-FILE.original. An animation becomes a clip beside it, FILE.mp4, which the annotations are to name by
-"video". Every other file is left as it is.
+Exif orientation or the rotation of a clip: applied to the pixels. A clip that is damaged, or holds
+fewer frames than it declares: written again with the frames that decode. The file as it was is kept
+as FILE.original. An animation becomes a clip beside it, FILE.mp4, which the annotations are to name
+by "video". Every other file is left as it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import hashlib
 import os
@@ -30,10 +32,8 @@ from cosmos_reason.base.findings import Failure, bad_input, printable, say
 from cosmos_reason.media import files as media
 
 KEPT = ".original"
-CONTAINERS = {
-    ".mov": "mov",
-    ".mkv": "matroska",
-}  # besides mp4, those that can say how a clip is turned
+# Besides mp4, which stands for those that have no place for H.264 or for the times of frames.
+CONTAINERS = {".mov": "mov", ".mkv": "matroska", ".ts": "mpegts", ".flv": "flv"}
 # suffix -> FFmpeg's name of a container that is opened to be transcoded only
 OTHER_CONTAINERS = {".wmv": "asf", ".asf": "asf", ".ogv": "ogg", ".gif": "gif"}
 OTHER_CONTAINERS |= dict.fromkeys((".mpg", ".mpeg", ".vob"), "mpeg")
@@ -48,11 +48,17 @@ def convert(path: Path) -> str:
     if media.is_image(path):
         return _convert_image(path)
     (_, first), *_ = media.decoded(path, [0])
+    done = "turned upright"
     if not media.rotation(first):
-        return "is shown alike by all readers, nothing done"
+        done = "written again with the frames that decode"
+        with contextlib.suppress(Failure):
+            facts, _ = media.probe_video(path)
+            [*_] = media.decoded(path, [facts.frames - 1])  # and all before it
+            if facts.declared_frames in (0, facts.frames):
+                return "is shown alike by all readers, nothing done"
     with _replaced(path) as target:
-        write_clip(target, CONTAINERS.get(path.suffix.lower(), "mp4"), _upright(path))
-    return f"turned upright, the file before is {path.name}{KEPT}"
+        write_clip(target, CONTAINERS.get(path.suffix.lower(), "mp4"), _as_shown(path))
+    return f"{done}, the file before is {path.name}{KEPT}"
 
 
 def _convert_image(path: Path) -> str:
@@ -114,18 +120,6 @@ def _pictures(image) -> Iterator[tuple[Fraction, object]]:
     for picture in ImageSequence.Iterator(image):
         pixels = np.asarray(picture.convert("RGB"))
         yield Fraction(int(picture.info.get("duration") or SHOWN_FOR), 1000), pixels
-
-
-def _upright(path: Path) -> Iterator[tuple[Fraction, object]]:
-    """Yield (seconds it is shown, RGB pixels) of each frame of a clip, turned as its container
-    says."""
-    import numpy as np
-
-    facts, shown = media.probe_video(path)
-    for index, frame in media.decoded(path, range(facts.frames)):
-        pixels = frame.to_ndarray(format="rgb24")
-        turned = np.rot90(pixels, -media.rotation(frame) // media.QUARTER)
-        yield shown.at(index + 1) - shown.at(index), turned
 
 
 def transcode_all(paths: Iterable[Path], folder: Path) -> dict[Path, tuple[Path, str]]:
@@ -212,8 +206,6 @@ def _opened(path: Path):
 def _as_shown(path: Path) -> Iterator[tuple[Fraction, object]]:
     """Yield (seconds it is shown, upright picture) of each frame that decodes, by its stamp, or by
     the usual rate where stamps are no order."""
-    import av
-
     if media.is_image(path):
         from PIL import Image
 
@@ -226,19 +218,28 @@ def _as_shown(path: Path) -> Iterator[tuple[Fraction, object]]:
         usual = 1 / Fraction(stream.average_rate or stream.guessed_rate or 30)
         before = None
         shown = Shown()
-        try:
-            for frame in container.decode(stream):
-                at = None if frame.pts is None else frame.pts * stream.time_base
-                picture = shown.picture(frame)
-                if before is not None:
-                    is_later = at is not None and before[0] is not None and at > before[0]
-                    yield at - before[0] if is_later else usual, before[1]
-                before = at, picture
-        except av.FFmpegError:  # a damaged end: what was decoded before is the clip
-            if before is None:
-                raise
-        if before is not None:
-            yield usual, before[1]
+        for frame in _decodable(container, stream):
+            at = None if frame.pts is None else frame.pts * stream.time_base
+            picture = shown.picture(frame)
+            if before is not None:
+                is_later = at is not None and before[0] is not None and at > before[0]
+                yield at - before[0] if is_later else usual, before[1]
+            before = at, picture
+        if before is None:
+            message = "got no frame that decodes, expected one"
+            raise bad_input("DATA-MEDIA-UNDECODABLE", path, message)
+        yield usual, before[1]
+
+
+def _decodable(container, stream) -> Iterator:
+    """Yield the frames of a stream that decode: what is damaged among them, or at its end, is
+    passed over, and the times of the others stay."""
+    import av
+
+    with contextlib.suppress(av.FFmpegError):
+        for packet in container.demux(stream):
+            with contextlib.suppress(av.FFmpegError):
+                yield from packet.decode()
 
 
 class Shown:
