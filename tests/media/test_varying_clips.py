@@ -292,3 +292,8 @@ def test_a_damaged_clip_is_written_again_with_the_frames_that_decode(tmp_path, s
     kept = media.probe(path)
     assert 10 < kept.frames < 40
     assert (kept.seconds > 4.5) is is_whole_again, "the frames that are left keep their times"
+
+
+def test_a_clip_that_shows_no_frame_is_not_written_anew(tmp_path):
+    path = write_clip(tmp_path / "hidden.mp4", frames=8, skipped=8)
+    assert convert.transcode_all([path], tmp_path / "anew") == {}
