@@ -3,14 +3,14 @@ anew. Enter at `alike`."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from cosmos_reason.base import progress
-from cosmos_reason.base.findings import Failure
+from cosmos_reason.base.findings import Finding, attempt
 from cosmos_reason.media import checks
 from cosmos_reason.media import files as media
 from cosmos_reason.media.checks import ClipReport
@@ -37,15 +37,16 @@ def examined(clips: Iterable[tuple[int, Path]]) -> Reports:
     todo = dict(clips)
     reports = {}
     bar = progress.bar(len(todo), "compare clips", unit="clip", is_quick=True)
+    untold: list[Finding] = []  # they are told where the clip is brought into the dataset
     with ThreadPoolExecutor(os.cpu_count()) as pool, bar:
-        jobs = {pool.submit(_examined, path): number for number, path in todo.items()}
-        for job in as_completed(jobs):
+        # In the order of the numbers, whichever is first: which clip stands for those alike decides
+        # what a seed holds out.
+        looked_at = pool.map(partial(attempt, untold, _examined), todo.values())
+        for number, report in zip(todo, looked_at, strict=True):
             bar.update()
-            with contextlib.suppress(Failure):  # told where the clip is brought into the dataset
-                reports[jobs[job]] = job.result()
-    # In the order of the numbers, whichever was first: which clip stands for those alike decides
-    # what a seed holds out.
-    return {number: reports[number] for number in todo if number in reports}
+            if report:
+                reports[number] = report
+    return reports
 
 
 def _examined(path: Path) -> ClipReport:
@@ -55,11 +56,11 @@ def _examined(path: Path) -> ClipReport:
         look = media.grey(path, checks.STILL)
         return ClipReport(facts=media.probe_image(path), look=look.hex())
     facts, shown = media.probe_video(path)
-    indices = [(2 * part + 1) * facts.frames // (2 * checks.LOOKS) for part in range(checks.LOOKS)]
+    indices = checks.look_indices(facts.frames)
     small = {}
     if facts.frames <= LONG:
         for index, frame in media.decoded(path, indices):
-            small[index] = _small(frame)
+            small[index] = checks.in_small(frame)
     else:
         with media.opened_video(path) as container:
             stream = container.streams.video[0]
@@ -69,18 +70,10 @@ def _examined(path: Path) -> ClipReport:
                 container.seek(at, stream=stream)
                 for frame in container.decode(stream):
                     if frame.pts is None or frame.pts >= at:
-                        small[index] = _small(frame)
+                        small[index] = checks.in_small(frame)
                         break
     look = b"".join(small[index] for index in indices) if len(small) == len(set(indices)) else b""
     return ClipReport(facts=facts, look=look.hex())
-
-
-def _small(frame) -> bytes:
-    return (
-        frame.reformat(checks.SIDE, checks.SIDE, "gray", interpolation="AREA")
-        .to_ndarray()
-        .tobytes()
-    )
 
 
 def alike(train: Reports, held_out: Reports) -> dict[int, int]:

@@ -53,13 +53,11 @@ def examine(path: Path | Pictures, decode: str, options: VisionOptions) -> ClipR
                 look = media.grey(path, STILL).hex()
         elif decode != "none":
             wanted = [facts.frames - 1] if decode == "all" else _sampled(facts, options)
-            looked_at = [(2 * part + 1) * facts.frames // (2 * LOOKS) for part in range(LOOKS)]
-            looked_at = [min(index, max(wanted)) for index in looked_at]
+            looked_at = [min(index, max(wanted)) for index in look_indices(facts.frames)]
             small = {}
             for index, last in media.decoded(path, [*wanted, *looked_at]):
                 if index in looked_at:
-                    picture = last.reformat(SIDE, SIDE, "gray", interpolation="AREA")
-                    small[index] = picture.to_ndarray().tobytes()
+                    small[index] = in_small(last)
             look = b"".join(small[index] for index in looked_at).hex()
             facts = replace(facts, turned=media.rotation(last))
         return ClipReport(path.stat().st_size, media.content(path), facts, look=look)
@@ -69,6 +67,15 @@ def examine(path: Path | Pictures, decode: str, options: VisionOptions) -> ClipR
         return ClipReport(
             check="DATA-MEDIA-MISSING", message=f"got {problem.strerror}, expected a readable file"
         )
+
+
+def look_indices(frames: int) -> list[int]:
+    """Return which frames of a clip are looked at in small."""
+    return [(2 * part + 1) * frames // (2 * LOOKS) for part in range(LOOKS)]
+
+
+def in_small(frame) -> bytes:
+    return frame.reformat(SIDE, SIDE, "gray", interpolation="AREA").to_ndarray().tobytes()
 
 
 def _examine_pictures(pictures: Pictures, decode: str, options: VisionOptions) -> ClipReport:
