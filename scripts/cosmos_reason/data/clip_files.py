@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.located import place, source
+from cosmos_reason.data.located import local, place, source
 from cosmos_reason.data.samples import Media
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.media import archives
@@ -25,7 +25,7 @@ def media_path(dataset: Survey, given: str | None) -> Path | str:
     if given is not None:
         if s3.is_uri(given) and not archives.is_archive(given):
             return given.rstrip("/")
-        return _local(given)
+        return local(given)
     root = dataset.annotations.parent
     if s3.is_uri(dataset.source):
         root = dataset.source.rpartition("/")[0]
@@ -42,12 +42,8 @@ def media_path(dataset: Survey, given: str | None) -> Path | str:
     for medium in dataset.clips:
         if not s3.is_uri(medium.path):
             archive = archives.in_root(root, medium.kind, medium.path)
-            return _local(archive) if archive else root
+            return local(archive) if archive else root
     return root
-
-
-def _local(file: Path | str) -> Path:
-    return s3.local(file) if s3.is_uri(file) else Path(file)
 
 
 def whole_name(file: Path | str) -> str:

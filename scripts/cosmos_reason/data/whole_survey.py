@@ -130,11 +130,7 @@ def _local_files(dataset: Survey, medium: Media) -> list[str]:
         return []
     paths = [place(dataset.media_path, name) for name in medium.names]
     if os.path.isdir(paths[0]):
-        paths = [
-            file
-            for file in sorted(Path(paths[0]).iterdir())
-            if str(file).lower().endswith(media.IMAGE_SUFFIXES)
-        ]
+        paths = media.pictures_of([file.path for file in os.scandir(paths[0])], 1).files
     return [os.path.abspath(path) for path in paths if os.path.isfile(path)]
 
 
