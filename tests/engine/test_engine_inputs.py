@@ -1,3 +1,4 @@
+import copy
 import itertools
 import json
 
@@ -120,6 +121,17 @@ def test_several_media_keep_their_order_and_kinds(encoder, dataset, tmp_path):
     assert runs == [2] * 4 + [1] + [2] * 4
     assert encoded["video_grid_thw"].tolist() == [[4, 4, 6]] * 2
     assert encoded["image_grid_thw"].tolist() == [[1, 4, 6]]
+
+
+def test_a_template_that_writes_no_media_is_refused_for_questions_too(encoder, samples):
+    """The clip would stand behind the words that begin the answer."""
+    sample = samples[1]
+    encoder = copy.copy(encoder)
+    encoder.tokenizer = copy.deepcopy(encoder.tokenizer)
+    encoder.tokenizer.chat_template = "{% for one in messages %}{{ one.role }}: {% endfor %}"
+    with pytest.raises(Failure) as refused:
+        encoder.encode_prompt(sample.turns[:-1], sample.media)
+    assert refused.value.findings[0].id == "ENGINE-CHAT-TEMPLATE"
 
 
 def test_an_image_of_one_token_keeps_its_place(tiny_model, tmp_path):

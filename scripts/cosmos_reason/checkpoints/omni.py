@@ -17,11 +17,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cosmos_reason.base import families, files
+from cosmos_reason.base import families
 from cosmos_reason.base.families import Layout
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import architectures, dcp, safetensors_files, tensor_numbers
+from cosmos_reason.checkpoints import (
+    architectures,
+    beside_weights,
+    dcp,
+    safetensors_files,
+    tensor_numbers,
+)
 from cosmos_reason.checkpoints.safetensors_files import Tensor
 from cosmos_reason.remote import model_names, s3
 
@@ -288,15 +294,7 @@ def _small_files(
                 found[name] = home / name
     supplied = [name for name, path in found.items() if path.parent not in own_homes]
 
-    # The template of the first folder that has one, in any of the three places where it may stand.
-    template = None
-    for home in homes:
-        if template is None and (home / "chat_template.jinja").is_file():
-            template = files.read_text(home / "chat_template.jinja")
-        for name in ("chat_template.json", "tokenizer_config.json"):
-            written = model_names.read_table(home / name).get("chat_template")
-            if template is None and isinstance(written, str):
-                template = written
+    template = beside_weights.chat_template(homes)
     missing = [name for name in _REQUIRED if name not in found]
     if not template:
         missing.append("chat_template.jinja")
@@ -317,6 +315,9 @@ def _small_files(
     if "tokenizer.json" in tables and not tables["tokenizer.json"].get("model"):
         message = "the tokenizer lacks its model"
         findings.append(error("CKPT-FILE-BAD", found["tokenizer.json"], message))
+    if not findings:
+        read = {found[name]: table for name, table in tables.items()}
+        findings += beside_weights.check(folder, config, read, template)
     if findings:
         return {}, supplied, findings
     generation = {key: config["text_config"].get(key) for key in ("bos_token_id", "eos_token_id")}

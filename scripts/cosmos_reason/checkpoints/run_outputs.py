@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +26,13 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
     adapters,
     architectures,
+    beside_weights,
     checkpoint_metrics,
     dcp,
     safetensors_files,
     tensor_numbers,
 )
+from cosmos_reason.checkpoints.safetensors_files import Tensor
 from cosmos_reason.remote import model_names
 
 MODEL, ADAPTER, RESUME = "model", "adapter", "resume"
@@ -73,13 +75,24 @@ class Checkpoint:
     def complete(self) -> bool:
         return not findings.has_errors(self.findings)
 
+    def uses(self) -> list[str]:
+        """Return what can be done with it: PEFT evaluates some adapters that never merge."""
+        if not self.complete:
+            return []
+        if self.kind == ADAPTER:
+            try:
+                adapters.read(self.path)
+            except Failure:
+                return [use for use in USES[ADAPTER] if use != "merge"]
+        return USES[self.kind]
+
     def to_json(self) -> dict:
         return {
             "path": str(self.path),
             "name": self.name,
             "kind": self.kind,
             "complete": self.complete,
-            "can": USES[self.kind] if self.complete else [],
+            "can": self.uses(),
             "metrics": self.metrics,
             "guard": self.guard,
             "superseded_by": self.superseded_by,
@@ -271,8 +284,8 @@ def kind(folder: Path) -> str:
 def verify(folder: Path, whole: bool = False) -> list[Finding]:
     """Return what is wrong with one model, adapter or resume folder; warnings do not keep it from
     being used. Of an adapter each number is read; of a model the headers and a sample of each
-    tensor, and the `whole` where something is made of it or it is handed on. A model that the
-    embedded engine loads is looked at as a whole there, in memory."""
+    tensor, and the `whole` where something is made of it or it is handed on, with its tokenizer. A
+    model that the embedded engine loads is looked at as a whole there, in memory."""
     if files.INCOMPLETE in str(Path(folder.parent.name, folder.name)):
         message = "its export was interrupted"
         return [findings.error("CKPT-INCOMPLETE", folder, message)]
@@ -300,6 +313,7 @@ def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         found += architectures.compare(str(folder), config, shapes)
     found += tensor_numbers.check_numbers(tensors, whole)
+    found += _check_tied_head(folder, config, tensors)
     for names in _BESIDE_WEIGHTS:
         there = [folder / name for name in names if (folder / name).is_file()]
         if not there:
@@ -309,7 +323,30 @@ def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
             if not _is_whole(path):
                 message = "the file is empty or cut off; copy it from the base model"
                 found.append(findings.error("CKPT-FILE-DAMAGED", path, message))
+    if whole and not found:
+        try:
+            found += beside_weights.check_folder(folder, config)
+        except Failure as failure:
+            found += failure.findings
     return found
+
+
+def _check_tied_head(folder: Path, config: Mapping, tensors: Mapping[str, Tensor]) -> list[Finding]:
+    """Return an error where the output head is that of the embedding by the config, and another one
+    is stored: transformers 5 answers with the stored one, 4.57 and vLLM with the embedding."""
+    head = tensors.get("lm_head.weight")
+    embeddings = [one for name, one in tensors.items() if name.endswith(".embed_tokens.weight")]
+    if not config.get("tie_word_embeddings") or not head or len(embeddings) != 1:
+        return []
+    shapes = {(one.dtype, one.shape) for one in (head, *embeddings)}
+    if len(shapes) == 1 and tensor_numbers.same_samples(head, *embeddings):
+        return []
+    message = (
+        "tie_word_embeddings is true, and the stored lm_head.weight is not the embedding: loaders "
+        "differ in which one they take; set it to false where the head was trained, else drop the "
+        "head"
+    )
+    return [findings.error("CKPT-CONFIG-BAD", folder / "config.json", message)]
 
 
 def _is_whole(path: Path) -> bool:

@@ -118,7 +118,10 @@ class Encoder:
         pieces = []
         for item, vision in zip(media_items, visions, strict=True):
             # What was replaced is set aside: the text of an image of one token is the mark itself.
-            before, _, rest = rest.partition(self.mark(item.kind))
+            before, mark, rest = rest.partition(self.mark(item.kind))
+            if not mark:
+                message = f"got a template that does not write {self.mark(item.kind)} for a medium"
+                raise bad_input("ENGINE-CHAT-TEMPLATE", "chat_template", message)
             pieces += [before, self.placeholder(vision)]
         return "".join([*pieces, rest])
 

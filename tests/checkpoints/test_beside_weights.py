@@ -1,0 +1,99 @@
+"""What stands beside the weights is of the same model, or is told: no loader compares it."""
+
+import json
+import shutil
+
+import pytest
+from omni_layouts import edit_json
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.checkpoints import omni, run_outputs
+
+TEXT_ONLY = "{% for one in messages %}<|im_start|>{{ one.role }}\n{{ one.content }}{% endfor %}"
+
+
+def rename_tokens(folder, names):
+    """Give the special tokens of a tokenizer other words, or none."""
+
+    def change(tokenizer):
+        kept = [one for one in tokenizer["added_tokens"] if names.get(one["content"], "x")]
+        for one in kept:
+            one["content"] = names.get(one["content"], one["content"])
+        tokenizer["added_tokens"] = kept
+
+    edit_json(folder / "tokenizer.json", change)
+
+
+def swap_media(folder):
+    rename_tokens(folder, {"<|image_pad|>": "<|video_pad|>", "<|video_pad|>": "<|image_pad|>"})
+
+
+def larger_vocabulary(folder):
+    edit_json(
+        folder / "tokenizer.json",
+        lambda value: value["added_tokens"].append({"id": 10**6, "content": "<|more|>"}),
+    )
+
+
+def template_of_a_text_model(folder):
+    (folder / "chat_template.json").unlink()
+    (folder / "chat_template.jinja").write_text(TEXT_ONLY)
+
+
+def processor_of_another(folder):
+    for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
+        edit_json(folder / name, lambda value: value.update(patch_size=14))
+
+
+def nested_processor_of_another(folder):
+    nested = {"image_processor": {"merge_size": 4}}
+    (folder / "processor_config.json").write_text(json.dumps(nested))
+
+
+def ends_in_the_middle(folder):
+    edit_json(folder / "generation_config.json", lambda value: value.update(eos_token_id=[5]))
+
+
+DAMAGES = {
+    "swapped": (swap_media, "CKPT-TOKENIZER-OTHER"),
+    "without": (
+        lambda folder: rename_tokens(folder, {"<|video_pad|>": ""}),
+        "CKPT-TOKENIZER-OTHER",
+    ),
+    "larger": (larger_vocabulary, "CKPT-TOKENIZER-OTHER"),
+    "ends": (ends_in_the_middle, "CKPT-TOKENIZER-OTHER"),
+    "blind": (template_of_a_text_model, "CKPT-TEMPLATE-BLIND"),
+    "patches": (processor_of_another, "CKPT-PROCESSOR-OTHER"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_of_another_model_is_told_before_it_is_used_or_converted(
+    published, model, tmp_path, name
+):
+    damage, expected = DAMAGES[name]
+    broken = shutil.copytree(model, tmp_path / "model")
+    assert run_outputs.verify(broken, whole=True) == []
+    damage(broken)
+    assert {found.id for found in run_outputs.verify(broken, whole=True)} == {expected}
+
+    source = shutil.copytree(published, tmp_path / "omni")
+    damage(source)
+    with pytest.raises(Failure) as refused:
+        omni.open_source(source)
+    assert {found.id for found in refused.value.findings} == {expected}
+
+
+def test_the_processor_that_newer_transformers_write_is_read(model, tmp_path):
+    broken = shutil.copytree(model, tmp_path / "model")
+    nested_processor_of_another(broken)
+    (found,) = run_outputs.verify(broken, whole=True)
+    assert found.id == "CKPT-PROCESSOR-OTHER"
+
+
+def test_a_tied_head_that_is_another_than_the_embedding_is_told(model, tmp_path):
+    """transformers 5 answers with the stored head, 4.57 and vLLM with the embedding."""
+    tied = shutil.copytree(model, tmp_path / "model")
+    edit_json(tied / "config.json", lambda value: value.update(tie_word_embeddings=True))
+    (found,) = run_outputs.verify(tied)
+    assert found.id == "CKPT-CONFIG-BAD" and "lm_head" in found.message
