@@ -48,7 +48,7 @@ def parser() -> cli.Parser:
         help="folder of a train job, its output folder, or one run; of --merge also an adapter",
     )
     chosen = (
-        "a metric of checkpoint_metrics.json (the highest; of a loss the lowest), the validation "
+        "a metric of checkpoint_metrics.json (one of your own with :min or :max), the validation "
     )
     chosen += "loss, the best link, or a name such as step_120 (default: choose nothing)"
     parser.add_argument("--by", metavar="METRIC|val_loss|best|NAME", help=chosen)
@@ -94,9 +94,10 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
         adapters.fix(adapter, output)
     else:
         written = args.base_model or adapter.config["base_model_name_or_path"]
-        base = hub.fetch_model(
-            written, ["*.json", "*.jinja", "*.txt", "*.safetensors"], "--base-model"
-        )
+        # `main` may have moved since the adapter was trained.
+        revision = None if args.base_model else adapter.config.get("revision")
+        files_of = ["*.json", "*.jinja", "*.txt", "*.safetensors"]
+        base = hub.fetch_model(written, files_of, "--base-model", revision=revision)
         found = run_outputs.verify(base, whole=True)
         if f.has_errors(found):
             raise f.Failure(found, f.EXIT_CHECKS_FAILED)

@@ -365,12 +365,37 @@ def test_the_lowest_loss_is_not_told_of_checkpoints_without_one_in_silence(outpu
 
 @pytest.mark.parametrize(
     ("metric", "step", "best"),
-    [("mae", "step_9", "highest"), ("eval_loss", "step_10", "lowest")],
+    [
+        ("f1", "step_9", "highest"),
+        ("eval_loss", "step_10", "lowest"),
+        ("mae:min", "step_10", "lowest"),
+        ("mae:max", "step_9", "highest"),
+    ],
 )
 def test_the_end_of_a_metric_that_counts_as_the_best_is_said(output, metric, step, best):
-    write_scores(output, step_9={metric: 3.0}, step_10={metric: 1.0})
+    name = metric.partition(":")[0]
+    write_scores(output, step_9={name: 3.0}, step_10={name: 1.0})
     chosen, found = select(output, metric)
-    assert chosen.step == step and found[0].message.startswith(f"{metric}, the {best} is best: ")
+    assert chosen.step == step and found[0].message.startswith(f"{name}, the {best} is best: ")
+
+
+@pytest.mark.parametrize("by", ["mae", "mae:least"])
+def test_which_end_of_a_metric_of_somebodys_own_is_better_is_not_guessed(output, by):
+    """The highest mean error is that of the worst checkpoint."""
+    write_scores(output, step_9={"mae": 3.0}, step_10={"mae": 1.0})
+    code, document = said(output, "--by", by)
+    (found,) = document["findings"]
+    assert (code, found["id"]) == (2, "CKPT-METRIC-END") and "mae:min" in found["message"]
+
+
+def test_an_adapter_that_never_merges_is_not_said_to(tmp_path, model):
+    """PEFT takes its part out of the base again; added to the whole base it would count twice."""
+    for step, config in {"step_1": {}, "step_2": {"init_lora_weights": "pissa"}}.items():
+        folder = add_adapter(tmp_path / RUN, step, model, **config)
+        write_halves(folder, number=b"\x00\x00\x80\x3f", **halves_of(model))
+    rows = {row["name"][-6:]: row for row in said(tmp_path)[1]["result"]["checkpoints"]}
+    assert rows["step_1"]["can"] == ["evaluate", "merge"]
+    assert rows["step_2"]["complete"] and rows["step_2"]["can"] == ["evaluate"]
 
 
 @pytest.mark.parametrize("flags", [[], ["--by", "val_loss"], ["--by", "best"]])

@@ -30,6 +30,7 @@ METRICS_LOG, TRAINER_LOG = "metrics.jsonl", "log.txt"
 TRAINER_LOGS = (TRAINER_LOG, "*policy_*.log", "logs_*/policy_*.log")  # a job's, and cosmos-rl's
 ENABLED = "train.ckpt.enable_checkpoint"
 COUNTS = {"rows", "failed", "unparseable"}  # counts, not quality metrics
+DIRECTIONS = {"min": "lowest", "max": "highest"}  # --by METRIC:min
 MOST_SHOWN = 10  # numbers of checkpoints, the best first
 
 
@@ -120,7 +121,7 @@ class Training:
             chosen = self._best(self.models)
             reason = replace(self._best_reason(chosen), id="CKPT-SCORES")
             notes = [reason, *self._unequal_validations(chosen)]
-        elif by in self._metrics():
+        elif by in self._metrics() or by.rpartition(":")[0] in self._metrics():
             chosen, notes = self._by_metric(by)
         else:
             chosen, notes = self._named(by), []
@@ -250,19 +251,33 @@ class Training:
         )
         return Failure(finding, findings.EXIT_CHECKS_FAILED)
 
-    def _by_metric(self, metric: str) -> tuple[Checkpoint, list[Finding]]:
+    def _by_metric(self, by: str) -> tuple[Checkpoint, list[Finding]]:
+        """Return the checkpoint that is best by METRIC, or by METRIC:min or METRIC:max: which end
+        of a metric of somebody's own is the good one, nobody else knows."""
+        metric, direction = by, "max"
+        if by not in self._metrics():
+            metric, _, direction = by.rpartition(":")
+        elif metric.endswith("loss"):
+            direction = "min"
+        elif metric not in checkpoint_metrics.TASK_METRICS:
+            direction = ""
+        if direction not in DIRECTIONS:
+            message = (
+                f"which end of {metric} is the better one is not known: say {metric}:min or "
+                f"{metric}:max"
+            )
+            raise findings.bad_input("CKPT-METRIC-END", f"--by {by}", message)
         scored, others = [], []
         for checkpoint in self.standing:
             is_scored = checkpoint.complete and metric in checkpoint.metrics
             (scored if is_scored else others).append(checkpoint)
         if not scored:
             raise self._not_found(f"no undamaged checkpoint is scored by {metric}.")
-        # Of a loss the lowest is meant, of any other metric the highest.
-        choose = min if metric.endswith("loss") else max
+        choose = min if direction == "min" else max
         best = choose(scored, key=lambda one: one.metrics[metric])  # of equals, the first
         ranked = sorted(scored, key=lambda one: one.metrics[metric], reverse=choose is max)
         scores = {checkpoint.name: checkpoint.metrics[metric] for checkpoint in ranked}
-        message = f"{metric}, the {'lowest' if choose is min else 'highest'} is best: "
+        message = f"{metric}, the {DIRECTIONS[direction]} is best: "
         message += _in_order(scores)
         notes = [findings.info("CKPT-SCORES", self.output_dir, message, scores=scores)]
         if others:
