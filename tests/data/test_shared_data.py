@@ -22,9 +22,9 @@ def data(tmp_path, monkeypatch):
     return tmp_path
 
 
-def built(*words, spec="spec.toml"):
+def built(*words, spec="spec.toml", action="train"):
     """(exit code, {id: finding}) of build_spec for these data."""
-    words = ["train", "--engine", "transformers", "--model", "reason2-2b", *words]
+    words = [action, "--engine", "transformers", "--model", "reason2-2b", *words]
     done = run_script("build_spec.py", *words, "-o", spec, "--json")
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, {row["id"]: row for row in json.loads(done.stdout)["findings"]}
@@ -88,6 +88,16 @@ def test_no_spec_validates_on_what_it_trains_on(data, way):
 def test_data_of_their_own_are_no_finding(data):
     code, found = built("--train-root", "train", "--eval-root", "eval")
     assert code == 0 and not {"SPEC-DATA-SHARED", "SPEC-DATA-NEAR"} & found.keys()
+
+
+def test_the_accuracy_that_is_lost_is_not_measured_on_what_calibrates(data):
+    words = ("--train-root", "train", "--set", "precision=FP8", "--eval-root")
+    assert "SPEC-CALIBRATION-SHARED" not in built(*words, "eval", action="quantize")[1]
+    code, found = built(*words, copy_of_a_clip(data), action="quantize")
+    told = found["SPEC-CALIBRATION-SHARED"]
+    assert (code, told["severity"], told["data"]["record_ids"]) == (0, "warning", ["e1"])
+    no_data = [word.replace("FP8", "FP8_DYNAMIC") for word in words]
+    assert "SPEC-CALIBRATION-SHARED" not in built(*no_data, "eval", action="quantize")[1]
 
 
 def test_several_roots_and_keys_of_the_spec_are_compared_too(data):

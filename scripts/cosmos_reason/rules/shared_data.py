@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.evaluation import is_calibrated
 from cosmos_reason.spec import actions, document
 
 SEEN = "expected clips, and times of clips, that training does not show"
@@ -23,6 +24,8 @@ def of_spec(case: Case) -> list[f.Finding]:
             return []  # SPEC-VALIDATION-OFF says that the data are not used
         keys = actions.validation_keys(case.action)
         return of_training(case.full, keys, case.full, case.action, case.drafted)
+    if case.action == "quantize":
+        return _calibrated_on(case)
     if case.action != "evaluate":
         return []
     folder = Path(case.model)
@@ -44,6 +47,25 @@ def of_spec(case: Case) -> list[f.Finding]:
         if one.severity == f.ERROR
     ]
     return found + of_training(trained, guard, case.full)
+
+
+def _calibrated_on(case: Case) -> list[f.Finding]:
+    """Return a warning for clips that calibration sees and the accuracy lost is measured on."""
+    keys = actions.validation_keys("quantize")
+    if not is_calibrated(case) or not case(keys.annotations):
+        return []
+    message = "got {count} records whose clips calibrate, too: of others more accuracy may be lost"
+    shared = of_training(case.full, keys, case.full, "quantize", case.drafted)
+    return [
+        f.warning(
+            "SPEC-CALIBRATION-SHARED",
+            keys.annotations,
+            message.format(count=one.data.get("count", "all")),
+            **one.data,
+        )
+        for one in shared
+        if one.severity == f.ERROR
+    ]
 
 
 def of_training(
