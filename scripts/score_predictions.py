@@ -402,6 +402,8 @@ def score(
         run["likelihood"] = weighed
     run["model"] = record.get("model")
     run["checkpoint"] = record.get("checkpoint")
+    if record.get("weights"):
+        run["weights"] = record["weights"]
     run["results"] = str(path)
     if judge:
         run["judge"] = judged

@@ -13,6 +13,7 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import (
     adapters,
     conversion,
+    made_of,
     omni,
     run_outputs,
     safetensors_files,
@@ -119,7 +120,8 @@ def test_the_merged_folder_is_a_whole_model(base, trained, tmp_path):
     adapters.merge(adapters.read(trained), base, tmp_path / "merged", jobs=1)
     assert run_outputs.verify(tmp_path / "merged") == []
     names = {path.name for path in (tmp_path / "merged").iterdir()}
-    assert names == {path.name for path in base.iterdir()} - {conversion.PROVENANCE}
+    beside = {path.name for path in base.iterdir()} - {conversion.PROVENANCE}
+    assert names == beside | {made_of.FILE}
 
 
 def test_a_cosmos_rl_adapter_merges_the_same_and_loads_when_fixed(base, trained, tmp_path):

@@ -16,7 +16,7 @@ import servers
 import torch
 from forked import Forked, one_thread
 from huggingface_hub import constants
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support import files_up_to, run_script
 from training import LORA, VISION, course, metrics, run, same, short_training, weights
 
@@ -261,6 +261,21 @@ def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
     )
     with pytest.raises(Failure, match="EVAL-LORA-FLAG"):
         models.folders(table["model_name"], table | {"enable_lora": False})
+    # Another model of these shapes at the place of the base.
+    other = shutil.copytree(tiny_model, tmp_path / "other")
+    shard = next(other.glob("*.safetensors"))
+    tensors = load_file(shard)
+    tensors["lm_head.weight"] += 1
+    save_file(tensors, shard, metadata={"format": "pt"})
+    asked = document.with_defaults("evaluate", document.template("evaluate"))
+    identities = []
+    for place in (tiny_model, other):
+        asked["model"] |= table | {"base_model_path": str(place)}
+        asked["custom"]["transformers_engine"]["device"] = "cpu"
+        identities.append(Responder(asked).identity())
+    assert identities[0] != identities[1], "answers of one would be taken for those of the other"
+    with pytest.raises(Failure, match="CKPT-ADAPTER-OTHER-BASE"):
+        models.load_for_evaluation(found, other, torch.float32, torch.device("cpu"))
 
 
 def test_a_lora_target_that_matches_nothing_names_what_exists(train_spec):

@@ -57,6 +57,15 @@ def test_other_precisions_are_read_as_they_are_asked_for(folder, dtype):
     assert models.precision_to_read(folder, dtype) == dtype
 
 
+def test_what_stands_for_the_words_counts_among_what_answers(folder):
+    """Answers are saved under it: those of another template are none of this one's."""
+    before = models.stamps(folder)
+    assert models.stamps(folder) == before
+    config = folder / "tokenizer_config.json"
+    config.write_text(config.read_text() + " ")
+    assert models.stamps(folder) != before
+
+
 def test_gpus_that_were_given_are_not_replaced_by_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for none in (None, "", "-1", "none", "void", "NoDevFiles"):

@@ -16,11 +16,16 @@ from cosmos_reason.base import files
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import safetensors_files, tensor_numbers, training_settings
+from cosmos_reason.checkpoints import (
+    made_of,
+    safetensors_files,
+    tensor_numbers,
+    training_settings,
+)
 from cosmos_reason.checkpoints.safetensors_files import Copied, Tensor
 from cosmos_reason.checkpoints.tensor_numbers import FLOATS
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = "adapter_config.json", made_of.ADAPTER_WEIGHTS
 # Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is
 # rank_pattern).
 NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
@@ -43,6 +48,7 @@ OF_ITS_WEIGHTS = {
     CONFIG,
     "quantization_config.json",
     training_settings.FILE,
+    made_of.FILE,
 }
 # Of one step of the merge, so that it stays in the cache of a core: measured, 3 ns an element.
 _ELEMENTS = 1 << 16
@@ -180,6 +186,7 @@ def peft_config(adapter: Adapter) -> dict:
         "peft_type": "LORA",
         "rank_pattern": ranks,
         "target_modules": sorted(adapter.pairs),
+        "target_parameters": None,  # whose tensors are as those of modules
         # A bias alone comes of `bias`, and of no module that was saved.
         "modules_to_save": sorted(
             {name.removesuffix(".weight") for name in adapter.whole if name.endswith(".weight")}
@@ -237,6 +244,7 @@ def merge(
         weight_map = {name: file for file, names in shards.items() for name in names}
         safetensors_files.write_index(work, weight_map, needed)
         copy_beside(base, work)
+        made_of.note_merge(work, adapter.folder, base)
         _, findings = safetensors_files.read_folder(work)
         if findings:
             raise Failure(findings, EXIT_CHECKS_FAILED)
@@ -278,6 +286,15 @@ def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor
         message = (
             f"{len(wrong)} of {len(wanted)} tensors of the adapter fit no weight of this base: "
             f"{', '.join(wrong[:3])}"
+        )
+        findings.append(
+            error("CKPT-ADAPTER-OTHER-BASE", base, message, Fix(flags={"--base-model": "DIR"}))
+        )
+    trained_on = made_of.trained_on(adapter.folder)
+    if not wrong and trained_on not in (None, made_of.digest_of(tensors)):
+        message = (
+            "its weights are not those that the adapter was trained on, though of the same shapes: "
+            "it is another model, or was changed since"
         )
         findings.append(
             error("CKPT-ADAPTER-OTHER-BASE", base, message, Fix(flags={"--base-model": "DIR"}))

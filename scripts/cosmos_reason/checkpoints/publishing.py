@@ -15,6 +15,7 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.checkpoints import (
     adapters,
     checkpoint_metrics,
+    made_of,
     omni,
     run_outputs,
     safetensors_files,
@@ -34,6 +35,7 @@ SMALL_FILES = {
     adapters.CONFIG,
     safetensors_files.INDEX_NAME,
     training_settings.FILE,
+    made_of.FILE,
     *omni.COPIED,
 }
 # Keys in which trainers keep the place that a model came from, where that is a path.
@@ -162,25 +164,39 @@ def beside(folder: Path, given: Path | None) -> dict[str, Path]:
 
 
 def leave_other_metrics(folder: Path, beside: dict[str, Path]) -> list[Finding]:
-    """Take metrics.json out of the files beside a checkpoint where it was measured on another that
-    is here, and say so: the card would tell its numbers as this one's. A copy and a fixed adapter
-    have the same weights. Whether a model is the merge of the adapter that was measured is not
-    known: the numbers stay, and it is said."""
+    """Take metrics.json out of the files beside a checkpoint where it was measured on other
+    weights, and say so: the card would tell its numbers as this one's. A copy has the same, and a
+    merged model answers as the adapter and the base that it was made of. Where nothing proves
+    whose the numbers are they stay, and it is said."""
     path = beside.get("metrics.json")
-    measured = safetensors_files.read_object(path).get("checkpoint") if path else None
-    if not isinstance(measured, str) or not Path(measured).is_dir() or folder.samefile(measured):
-        return []
-    if safetensors_files.have_equal_files(folder, Path(measured)):
-        return []
-    is_merge = run_outputs.kind(Path(measured)) == run_outputs.ADAPTER
-    if is_merge and run_outputs.kind(folder) != run_outputs.ADAPTER:
+    metrics = safetensors_files.read_object(path) if path else {}
+    named = metrics.get("checkpoint") or metrics.get("model")
+    if not isinstance(named, str):
+        return []  # who gave it says that it is of this model
+    is_here = Path(named).is_dir()
+    told = metrics.get("weights")
+    if not isinstance(told, dict):
+        told = {"model": made_of.digest(Path(named)) if is_here else None}
+    own, merged = made_of.digest(folder), made_of.merged_from(folder)
+    is_own = told.get("model") in (own, (merged or {}).get("adapter"))
+    if told.get("model") and is_own:
+        base = told.get("base")
+        if not merged or told["model"] == own or base in (None, merged["base"]):
+            return []
+    was_adapter = is_here and run_outputs.kind(Path(named)) == run_outputs.ADAPTER
+    may_be_merge = was_adapter and run_outputs.kind(folder) != run_outputs.ADAPTER and not merged
+    on_hub = named.removeprefix(model_names.HUB)
+    is_other_of_hub = bool(model_names.HUB_NAME.fullmatch(on_hub)) and not is_here
+    if may_be_merge or not (told.get("model") or is_other_of_hub):
         message = (
-            f"it was measured on the adapter {measured}: the model card tells its numbers, which "
-            f"are true only if {folder} is the merge of that adapter"
+            f"it was measured on {named}, which nothing proves to be {folder} or what it was made "
+            "of: the model card tells its numbers, which are true only if it is"
         )
         return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
+    if is_other_of_hub and hub.repo_of(folder) == on_hub:
+        return []
     del beside["metrics.json"]
-    message = f"it was measured on {measured}, not on {folder}: the model card leaves it out"
+    message = f"it was measured on {named}, not on {folder}: the model card leaves it out"
     return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
 
 
@@ -193,6 +209,8 @@ def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) ->
     written = {CARD: scratch / CARD}
     if run_outputs.kind(folder) == run_outputs.ADAPTER and _is_on_hub(base):
         config = safetensors_files.read_object(folder / adapters.CONFIG)
+        snapshot = Path(str(config["base_model_name_or_path"]))
+        config["revision"] = hub.commit_of(snapshot) or config.get("revision")
         files.write_json(scratch / adapters.CONFIG, config | {"base_model_name_or_path": base})
         written = {adapters.CONFIG: scratch / adapters.CONFIG, **written}
     return written
@@ -211,7 +229,7 @@ def _card(name: str, folder: Path, beside: Mapping[str, Path], base: str) -> str
     summary = "A Cosmos Reason checkpoint."
     if _is_on_hub(base):
         head["base_model"] = base
-        summary = f"Fine-tuned from {base}."
+        summary = f"Fine-tuned from {base}, whose licence says what may be done with it."
     sections = [f"---\n{yaml.safe_dump(head, sort_keys=False)}---", f"# {name}", summary]
     sections += _section("Metrics", _metrics(folder, beside))
     if "dataset_facts.json" in beside:
@@ -278,19 +296,20 @@ def look(uri: str, secret: str | None) -> Target:
 
 
 def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[Finding]:
-    """Return why these files must not go there: other weights would mix with them, or everybody
-    could see them."""
+    """Return why these files must not go there: those of another model would mix with them, or
+    everybody could see them."""
     found = []
-    # Loaders prefer model.safetensors to an index, and apply an adapter beside a model.
+    # Loaders prefer model.safetensors to an index, and chat_template.jinja to chat_template.json;
+    # they apply an adapter beside a model.
     loaded = (".safetensors", ".safetensors.index.json")
     stale = []
     for name in sorted(target.files - sent.keys()):
-        if name == adapters.CONFIG or ("/" not in name and name.endswith(loaded)):
+        if name in SMALL_FILES or ("/" not in name and name.endswith(loaded)):
             stale.append(name)
     if stale:
         # No fix: what somebody pastes must not delete what others published.
         message = (
-            f"weights there would stay and mix with these: {', '.join(stale[:3])}; publish under "
+            f"files there would stay and mix with these: {', '.join(stale[:3])}; publish under "
             "another name, or delete them there yourself"
         )
         found.append(findings.error("PUBLISH-OTHER-WEIGHTS", target.uri, message, names=stale))

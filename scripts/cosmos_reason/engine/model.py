@@ -27,7 +27,7 @@ from cosmos_reason.base.findings import (
     outside,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import adapters, architectures, safetensors_files
+from cosmos_reason.checkpoints import adapters, architectures, beside_weights, safetensors_files
 from cosmos_reason.remote import hub, model_names
 
 # A value of CUDA_VISIBLE_DEVICES that gives a GPU; others, such as -1 and none, hide all.
@@ -203,7 +203,11 @@ def folders(name: str, table: dict) -> tuple[Path, Path | None]:
         raise bad_input("EVAL-LORA-FLAG", "model.enable_lora", message, fix)
     if not is_adapter:
         return folder, None
-    base = model_folder(table["base_model_path"] or model_names.adapter_base(str(folder)))
+    if table["base_model_path"]:
+        base = model_folder(table["base_model_path"])
+    else:
+        revision = model_names.read_table(folder / adapters.CONFIG).get("revision")
+        base = model_folder(model_names.adapter_base(str(folder)), revision)
     if not base.is_dir():
         message = f"got {base}, which is not here, expected the base of the adapter"
         fix = Fix(changes={"model.base_model_path": "DIR"})
@@ -212,10 +216,13 @@ def folders(name: str, table: dict) -> tuple[Path, Path | None]:
 
 
 def stamps(*folders: Path | None) -> list:
-    """Return what changes when the weights in these folders do."""
+    """Return what changes when the weights in these folders do, or the words that stand for what is
+    asked."""
     found = []
     for folder in filter(None, folders):
-        for path in sorted(folder.glob("*.safetensors")):
+        words = (beside_weights.TOKENIZER, *beside_weights.TEMPLATES)
+        texts = [folder / name for name in words if (folder / name).is_file()]
+        for path in sorted([*folder.glob("*.safetensors"), *texts]):
             facts = path.stat()
             found.append((path.name, facts.st_size, facts.st_mtime_ns))
     return found
@@ -238,8 +245,9 @@ def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, dev
     return network.train(False)
 
 
-def add_lora(model, lora: dict, base_name: str):
-    """Wrap `model` with trainable adapters on the layers that `target_modules` names."""
+def add_lora(model, lora: dict, base_name: str, revision: str | None = None):
+    """Wrap `model` with trainable adapters on the layers that `target_modules` names. The adapter
+    tells its base, and of one of the Hub the commit."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
@@ -253,6 +261,7 @@ def add_lora(model, lora: dict, base_name: str):
     )
     wrapped = get_peft_model(model, config)
     wrapped.peft_config["default"].base_model_name_or_path = base_name
+    wrapped.peft_config["default"].revision = revision
     return wrapped
 
 

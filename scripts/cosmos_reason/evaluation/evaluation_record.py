@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cosmos_reason.base import files, findings, job_folder
-from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.checkpoints import made_of, run_outputs
 from cosmos_reason.evaluation.questions import GENERATE, Responder
 from cosmos_reason.evaluation.rows import Row, folder_of
+from cosmos_reason.remote import model_names
 
 FILE = "evaluation.json"
 TEXTS = ("model", "checkpoint", "annotations", "media_dir", "task", "results_dir")
@@ -58,6 +59,7 @@ def compose(spec: dict, questions: int, who: Responder) -> dict:
         "model": model["model_name"],
         "checkpoint": str(folder.resolve()) if folder.is_dir() else None,
         "base_model": model["base_model_path"] or None,
+        "weights": _weights(model),
         "questions": questions,
         "prompt": {
             "system": dataset["system_prompt"],
@@ -79,6 +81,16 @@ def compose(spec: dict, questions: int, who: Responder) -> dict:
         record["media_dir"] = dataset["media_dir"]
         record["task"] = spec["task"]["type"]
     return record
+
+
+def _weights(model: dict) -> dict | None:
+    """Return {model, base}: the digests of the weights that are asked, as far as they are here, by
+    which their numbers are told from those of others later; None where the model is not."""
+    own = made_of.digest(Path(model["model_name"]))
+    if own is None:
+        return None
+    base = model["base_model_path"] or model_names.adapter_base(model["model_name"])
+    return {"model": own, "base": made_of.digest(Path(base)) if base else None}
 
 
 def max_tokens(record: dict) -> int | None:

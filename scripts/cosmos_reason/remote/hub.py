@@ -38,10 +38,16 @@ def token(secrets_env: Path | None = None) -> str | None:
 
 
 def fetch_model(
-    written: str, patterns: list[str], flag: str, secrets_env=None, cache_dir: Path | None = None
+    written: str,
+    patterns: list[str],
+    flag: str,
+    secrets_env=None,
+    cache_dir: Path | None = None,
+    revision: str | None = None,
 ) -> Path:
-    """Return the local folder of a model by any of its names. Of a Hub model and of s3:// only the
-    files that match `patterns` are fetched, once. Raises Failure (exit 2 or 3)."""
+    """Return the local folder of a model by any of its names. Of a Hub model (at `revision`, else
+    where `main` is now) and of s3:// only the files that match `patterns` are fetched, once. Raises
+    Failure (exit 2 or 3)."""
     if s3.is_uri(written):
         return s3.snapshot(written, patterns)
     local = Path(written).expanduser()
@@ -55,7 +61,7 @@ def fetch_model(
         return Path(name)
     repo = name.removeprefix(model_names.HUB)
     secret = token(secrets_env)
-    return snapshot(repo, commit(repo, secret), patterns, cache_dir, secret)
+    return snapshot(repo, revision or commit(repo, secret), patterns, cache_dir, secret)
 
 
 def repo_of(folder: str | Path) -> str | None:
@@ -66,6 +72,11 @@ def repo_of(folder: str | Path) -> str | None:
     if snapshots.name != "snapshots" or not cached.startswith("models--"):
         return None
     return cached.removeprefix("models--").replace("--", "/", 1)
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit that a snapshot in a cache is of, None for any other folder."""
+    return folder.name if repo_of(folder) else None
 
 
 def commit(repo: str, secret: str | None) -> str:

@@ -155,7 +155,7 @@ class Responder:
 
     def identity(self) -> list:
         """Return what changes with the weights that answer."""
-        return models.stamps(models.model_folder(self.spec["model"]["model_name"]))
+        return models.stamps(*models.folders(self.spec["model"]["model_name"], self.spec["model"]))
 
     def load(self) -> None:
         """Load the network, where it is not, and what `prepare` loads."""

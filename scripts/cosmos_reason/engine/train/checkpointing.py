@@ -16,6 +16,7 @@ from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
     adapters,
+    made_of,
     run_outputs,
     safetensors_files,
     training_settings,
@@ -67,6 +68,7 @@ def _write_model(
     with _writing(folder) as unfinished:
         if weights is None:
             network.save_pretrained(unfinished)
+            made_of.note_base(unfinished, base_folder)
         else:
             family = FAMILIES[network.config.model_type]
             if not family.saved_by_class:

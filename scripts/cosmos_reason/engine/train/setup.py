@@ -29,6 +29,7 @@ from cosmos_reason.engine.train.passes import Passes
 from cosmos_reason.estimate import steps
 from cosmos_reason.estimate.gpu_memory import GIB
 from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.remote import hub
 from cosmos_reason.spec.keys import BATCH
 
 
@@ -105,7 +106,9 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
         # Inputs with gradients, which older recomputation wanted, would train nothing and cost the
         # backward pass of the vision tower; peft asks for them again.
         network.disable_input_require_grads()
-        wrapped = models.add_lora(network, lora, policy["model_name_or_path"])
+        wrapped = models.add_lora(
+            network, lora, policy["model_name_or_path"], hub.commit_of(folder)
+        )
         network.disable_input_require_grads()
         if in_fp8:
             fp8.freeze(models.decoder_layers(network, folder), hardware.device)
