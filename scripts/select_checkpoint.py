@@ -28,7 +28,9 @@ from cosmos_reason.base import bundle, files, job_folder, progress
 from cosmos_reason.base import findings as f
 from cosmos_reason.checkpoints import (
     adapters,
+    beside_weights,
     checkpoint_metrics,
+    made_of,
     run_outputs,
     safetensors_files,
     selection,
@@ -78,8 +80,8 @@ def parser() -> cli.Parser:
     return parser
 
 
-def make(chosen: run_outputs.Checkpoint, args) -> Path:
-    """Merge or fix the chosen adapter; return the folder written."""
+def make(chosen: run_outputs.Checkpoint, args) -> tuple[Path, list[f.Finding]]:
+    """Merge or fix the chosen adapter; return the folder written, and what is doubtful about it."""
     output = args.merge or args.fix_adapter
     if chosen.kind != run_outputs.ADAPTER:
         flag = "--merge" if args.merge else "--fix-adapter"
@@ -90,6 +92,7 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
     if output.exists():
         raise f.bad_input("CKPT-OUTPUT-EXISTS", output, "something is there already")
     adapter = adapters.read(chosen.path)
+    notes = []
     if args.fix_adapter:
         adapters.fix(adapter, output)
     else:
@@ -101,10 +104,24 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
         found = run_outputs.verify(base, whole=True)
         if f.has_errors(found):
             raise f.Failure(found, f.EXIT_CHECKS_FAILED)
+        own = beside_weights.chat_template([chosen.path])
+        if own is not None and own != beside_weights.chat_template([base]):
+            message = (
+                "the chat template beside the adapter is another than that of the base, which the "
+                "merged model takes: compare the two, and copy that of the training"
+            )
+            notes.append(f.warning("CKPT-TEMPLATE-OTHER", chosen.path, message))
+        if args.base_model and not made_of.trained_on(chosen.path):
+            trained_on = adapter.config["base_model_name_or_path"]
+            message = (
+                f"nothing proves that these are the weights of {trained_on}, which the adapter "
+                "names: their shapes fit, as those of all models of this size do"
+            )
+            notes.append(f.warning("CKPT-BASE-UNPROVEN", args.base_model, message))
         total = sum(tensor.nbytes for tensor in safetensors_files.read_folder(base)[0].values())
         adapters.merge(adapter, base, output, jobs=2, copied=progress.of_bytes(total, "merge"))
     as_trained.carry(chosen.path, output)
-    return output
+    return output, notes
 
 
 def main(args) -> cli.Outcome:
@@ -141,7 +158,8 @@ def told(args, chosen: run_outputs.Checkpoint, notes: list[f.Finding]) -> cli.Ou
         notes.append(guard.verdict(chosen.guard, chosen.name))
     path = chosen.path
     if args.merge or args.fix_adapter:
-        path = make(chosen, args)
+        path, doubts = make(chosen, args)
+        notes += doubts
         result["written"] = str(path)
     if not args.merge:
         # What PEFT does not know is not in the copy that --fix-adapter writes.

@@ -450,6 +450,17 @@ def test_an_adapter_whose_base_moved_needs_to_be_told_where(base, moved, tmp_pat
     done = run_script(*moved, "--merge", tmp_path / "y", "--base-model", base)
     assert done.returncode == 0
     assert "CKPT-ADAPTER-BASE" not in done.stderr
+    # Any model of this size would have been taken.
+    assert "CKPT-BASE-UNPROVEN" in done.stderr and "CKPT-TEMPLATE-OTHER" not in done.stderr
+
+
+def test_a_template_that_is_not_that_of_the_base_is_told(base, trained, tmp_path):
+    """Trainers that write a template of their own save it beside the adapter."""
+    folder = shutil.copytree(trained, tmp_path / "step_1")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    done = run_script("select_checkpoint.py", folder, "--merge", tmp_path / "y", "--json")
+    told = [found["id"] for found in json.loads(done.stdout)["findings"]]
+    assert done.returncode == 0 and told == ["CKPT-TEMPLATE-OTHER"]
 
 
 def without_vision(base, folder):
