@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import files, findings, progress
+from cosmos_reason.base import families, files, findings, progress
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import conversion, omni, safetensors_files, tensor_numbers
 from cosmos_reason.remote import hub, model_names, s3
@@ -113,7 +113,12 @@ def reusable(args) -> list[findings.Finding] | None:
     repo = name.removeprefix(model_names.HUB)
     if conversion.check_output(args.output_path):
         return None
-    source = files.read_json(args.output_path / conversion.PROVENANCE)["source"]
+    provenance = files.read_json(args.output_path / conversion.PROVENANCE)
+    source = provenance["source"]
+    family = model_names.known_family(str(args.output_path))
+    mappings = [one.version for one in families.PUBLISHED.values() if one.family is family]
+    if provenance.get("mapping_version") not in mappings:
+        return None  # the rules have changed since
     if not source["commit"] or hub.repo_of(str(source["path"])) != repo:
         return None
     try:

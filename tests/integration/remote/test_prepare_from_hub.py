@@ -63,6 +63,13 @@ def test_takes_what_it_needs_and_is_reused_without_the_cache(convert, server, tm
     assert said["result"]["status"] == "skipped_existing" and server.sent == []
     done, said = convert("nvidia/Cosmos3-Nano", endpoint="http://127.0.0.1:9")
     assert done.returncode == 0
+    # What older rules made of the same commit is looked at with the source.
+    provenance = tmp_path / "out" / "provenance.json"
+    table = json.loads(provenance.read_text())
+    provenance.write_text(json.dumps(table | {"mapping_version": table["mapping_version"] - 1}))
+    assert convert("Cosmos3-Nano", "--cache-dir", tmp_path / "cache")[1]["ok"] and server.sent
+    provenance.write_text(json.dumps(table))
+    done, said = convert("nvidia/Cosmos3-Nano", endpoint="http://127.0.0.1:9")
     assert [finding["id"] for finding in said["findings"]] == ["CKPT-COMMIT-UNCHECKED"]
 
 
