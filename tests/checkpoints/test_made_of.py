@@ -126,3 +126,22 @@ def test_a_published_adapter_names_the_commit_of_its_base(model, tmp_path):
     told = (config["base_model_name_or_path"], config["revision"])
     assert told == ("nvidia/Cosmos-Reason2-2B", commit)
     assert "licence" in written[publishing.CARD].read_text()
+
+
+def test_a_card_names_no_base_that_is_a_path_and_says_what_is_quantized(model, tmp_path):
+    quantized = shutil.copytree(model, tmp_path / "quantized")
+    config = json.loads((quantized / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+    }
+    (quantized / "config.json").write_text(json.dumps(config))
+    spec = tmp_path / "spec.toml"
+    cards = {}
+    for base in ("models/nano", "nvidia/Cosmos-Reason2-2B"):
+        spec.write_text(f'[policy]\nmodel_name_or_path = "{base}"\n')
+        written = publishing.write(tmp_path, "one", quantized, {"spec.toml": spec})
+        cards[base] = written[publishing.CARD].read_text()
+        assert "quantized (compressed-tensors, float-quantized)" in cards[base]
+    assert "models/nano" not in cards["models/nano"]
+    assert "base_model: nvidia/Cosmos-Reason2-2B" in cards["nvidia/Cosmos-Reason2-2B"]

@@ -154,6 +154,16 @@ def test_a_gpu_that_does_not_compute_in_the_format_is_told(monkeypatch, scheme, 
     assert [finding.id for finding in found] == (["QUANT-GPU"] if told else [])
 
 
+def test_a_gpu_that_was_given_and_is_not_seen_is_told_before_the_work(
+    spec, tiny_model, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    spec["custom"]["transformers_engine"]["device"] = "auto"
+    with pytest.raises(Failure, match="ENGINE-NO-CUDA"):
+        quantize.check(spec, tmp_path / "out", tiny_model, None)
+
+
 def test_host_memory_is_the_model_and_what_calibration_keeps(tiny_model):
     config = files.read_json(tiny_model / "config.json")
     width = config["text_config"]["hidden_size"]

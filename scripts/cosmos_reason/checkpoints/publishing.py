@@ -132,6 +132,8 @@ def _base(folder: Path, beside: Mapping[str, Path]) -> str:
 
 
 def _is_on_hub(base: str) -> bool:
+    if base.split("/")[0] in model_names.FOLDERS:  # a relative path, wherever it led
+        return False
     return bool(model_names.HUB_NAME.fullmatch(base)) and not Path(base).is_dir()
 
 
@@ -230,6 +232,10 @@ def _card(name: str, folder: Path, beside: Mapping[str, Path], base: str) -> str
     if _is_on_hub(base):
         head["base_model"] = base
         summary = f"Fine-tuned from {base}, whose licence says what may be done with it."
+    quantized = model_names.read_table(folder / "config.json").get("quantization_config")
+    if isinstance(quantized, dict):
+        how = [quantized[key] for key in ("quant_method", "format") if quantized.get(key)]
+        summary += f" Its weights are quantized ({', '.join(map(str, how))})."
     sections = [f"---\n{yaml.safe_dump(head, sort_keys=False)}---", f"# {name}", summary]
     sections += _section("Metrics", _metrics(folder, beside))
     if "dataset_facts.json" in beside:

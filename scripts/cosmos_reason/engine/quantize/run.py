@@ -99,6 +99,9 @@ def check(spec: dict, output: Path, folder: Path, base: Path | None) -> list[Fin
     name = spec["quantize"]["quantization_scheme"]
     source = base or folder
     models.check_architecture(source)
+    device = spec["custom"]["transformers_engine"]["device"]
+    # A GPU that was given and is not seen is said now, and not by the trial after hours.
+    findings.say(f"quantizing on {models.choose_hardware(device, 'bfloat16').device}")
     found = quantized.check_source(source, name) + quantized.check_output(output)
     if not importlib.util.find_spec(LIBRARY):
         message = f"got no {LIBRARY}, which does the quantizing"
