@@ -212,7 +212,8 @@ def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) ->
     if run_outputs.kind(folder) == run_outputs.ADAPTER and _is_on_hub(base):
         config = safetensors_files.read_object(folder / adapters.CONFIG)
         snapshot = Path(str(config["base_model_name_or_path"]))
-        config["revision"] = hub.commit_of(snapshot) or config.get("revision")
+        if commit := hub.commit_of(snapshot):
+            config["revision"] = commit
         files.write_json(scratch / adapters.CONFIG, config | {"base_model_name_or_path": base})
         written = {adapters.CONFIG: scratch / adapters.CONFIG, **written}
     return written

@@ -280,6 +280,9 @@ def test_the_card_of_a_merged_model_is_told_where_its_job_is(hub, folder, model,
 def test_the_metrics_of_another_model_are_none_of_this_one(hub, folder, model, tmp_path):
     """A card with the numbers of the untouched model, or of another step, is false."""
     merged, job = shutil.copytree(model, tmp_path / "merged"), folder.parents[3]
+    with open(next(merged.glob("*.safetensors")), "r+b") as handle:
+        handle.seek(-2, os.SEEK_END)
+        handle.write(b"\x01\x3c")  # a small bfloat16
     (job / "metrics.json").write_text(json.dumps({"accuracy": 0.75, "checkpoint": str(folder)}))
     said = publish(merged, "--hub", REPO, "--job-dir", job)[1]
     assert "PUBLISH-OTHER-METRICS" in ids(said) and "0.75" not in said["result"]["card"]
@@ -412,7 +415,10 @@ def test_an_adapter(hub, tmp_path):
         assert "library_name: peft" in said["result"]["card"]
         assert publish(folder, "--hub", REPO, "--yes")[0].returncode == 0
         sent = json.loads(hub.repos[REPO]["files"]["adapter_config.json"])
-        assert sent == config | {"base_model_name_or_path": base if found else name}
+        changed = {"base_model_name_or_path": name}
+        if base == str(snapshot):
+            changed["revision"] = snapshot.name
+        assert sent == config | ({} if found else changed)
     diverged = dict.fromkeys(halves, ("F32", (2, 2), b"\xff" * 16))
     write_tensors(folder / "adapter_model.safetensors", diverged)
     done, said = publish(folder, "--hub", REPO, "--yes")
