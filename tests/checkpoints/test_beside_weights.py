@@ -3,11 +3,12 @@
 import json
 import shutil
 
+import launch_site
 import pytest
 from omni_layouts import edit_json
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import omni, run_outputs
+from cosmos_reason.checkpoints import beside_weights, omni, run_outputs
 
 TEXT_ONLY = "{% for one in messages %}<|im_start|>{{ one.role }}\n{{ one.content }}{% endfor %}"
 
@@ -89,6 +90,13 @@ def test_the_processor_that_newer_transformers_write_is_read(model, tmp_path):
     nested_processor_of_another(broken)
     (found,) = run_outputs.verify(broken, whole=True)
     assert found.id == "CKPT-PROCESSOR-OTHER"
+
+
+def test_words_of_an_architecture_that_is_not_known_are_not_judged(tmp_path):
+    folder = tmp_path / "model"
+    launch_site.write_model(folder)
+    config = {"model_type": "internvl", "text_config": {"vocab_size": 1}}
+    assert beside_weights.check_folder(folder, config) == []
 
 
 def test_a_tied_head_that_is_another_than_the_embedding_is_told(model, tmp_path):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cosmos_reason.base import files
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.remote import model_names
@@ -43,8 +44,10 @@ def chat_template(homes: Sequence[Path]) -> str | None:
 
 
 def check_folder(folder: Path, config: Mapping) -> list[Finding]:
-    """Return what contradicts the config in a model folder whose files are there. Raises Failure
-    for one that is no JSON object."""
+    """Return what contradicts the config in a model folder whose files are there; nothing of an
+    architecture that is not known here. Raises Failure for a file that is no JSON object."""
+    if config["model_type"] not in FAMILIES:
+        return []
     names = [name for name in (TOKENIZER, GENERATION, *PROCESSORS) if (folder / name).is_file()]
     tables = {folder / name: safetensors_files.read_object(folder / name) for name in names}
     return check(folder, config, tables, chat_template([folder]) or "")
