@@ -143,13 +143,15 @@ def test_an_inference_is_complete_with_answers_in_its_own_file(tmp_path, engine,
 
 
 HEADER = '{"w_scale":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+MEDIA = ("<|image_pad|>", "<|video_pad|>")
+ADDED = [{"id": number, "content": word} for number, word in enumerate(MEDIA, 1)]
 QUANTIZED = {  # a whole result, its scale 2.0
     "results/model.safetensors": f"{chr(len(HEADER))}{chr(0) * 7}{HEADER}{chr(0) * 3}@",
     "results/config.json": MODEL_CONFIG,
-    "results/tokenizer.json": "{}",
+    "results/tokenizer.json": json.dumps({"added_tokens": ADDED, "model": {}}),
     "results/tokenizer_config.json": "{}",
     "results/preprocessor_config.json": "{}",
-    "results/chat_template.json": "{}",
+    "results/chat_template.json": json.dumps({"chat_template": "".join(MEDIA)}),
 }
 RECORD = {"job_id": "JOB_ID", "verdict": "4 % lost", "trial": {}, "accuracy": None}
 TRIED = RECORD | {"trial": {"question": "?", "answer": "left"}}
