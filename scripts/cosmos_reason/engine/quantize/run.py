@@ -56,8 +56,10 @@ def run(spec: dict, job_dir: Path | None) -> tuple[dict, list[Finding]]:
         fix = Fix(changes={"results_dir": "results"})
         raise findings.bad_input("ENGINE-NO-OUTPUT", "results_dir", "got nothing", fix)
     output = Path(spec["results_dir"])
-    if spec["custom"]["transformers_engine"]["device"] == "cpu":
+    device = spec["custom"]["transformers_engine"]["device"]
+    if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the library takes any GPU that it sees
+    models.choose_hardware(device, "bfloat16")  # which ends where GPUs were given and none is seen
     found: list[Finding] = []
     folder, base = models.folders(spec["model"]["model_path"], spec["model"])
     identity = _identity(spec, folder, base)
@@ -188,7 +190,9 @@ def _quantize(
         with contextlib.redirect_stdout(sys.stderr):  # where the library logs
             findings.say(f"quantizing, 1 of 4: reading {before / 1e9:.1f} GB of weights")
             network = models.load_model(source, "auto", torch.device("cpu"))
-            findings.say(f"quantizing, 2 of 4: {table['quantization_scheme']}, by {LIBRARY}")
+            device = "cuda" if torch.cuda.is_available() else "the CPU, where no CUDA GPU is seen"
+            scheme_name = table["quantization_scheme"]
+            findings.say(f"quantizing, 2 of 4: {scheme_name}, by {LIBRARY} on {device}")
             compress.compress(network, tokenizer, table, config["model_type"], records)
             findings.say("quantizing, 3 of 4: comparing weights before and after")
             errors = compress.weight_errors(network, source, scheme)
