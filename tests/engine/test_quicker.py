@@ -46,6 +46,16 @@ def test_logits_stay(responder, batch, dtype, tolerance, monkeypatch):
     assert not torch.equal(got, expected), "nothing was made quicker"
 
 
+def test_quicker_parts_can_be_wrapped(responder, monkeypatch):
+    """compressed_tensors wraps forward.__func__ of each part once it has unpacked the weights."""
+    module = sys.modules[type(responder.network).__module__]
+    for name in ROTARY:
+        monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
+    quicker.quicken(responder.network)
+    quicker_parts = [part for part in responder.network.modules() if "forward" in vars(part)]
+    assert quicker_parts and all(part.forward.__func__ for part in quicker_parts)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_positions_are_turned_as_transformers_turns_them(dtype):
     torch.manual_seed(0)

@@ -4,7 +4,7 @@ attention that stays within each record."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from types import MethodType
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +65,8 @@ def embed_by_product(network) -> None:
     time of the convolution with its gradient, on a GPU a thirtieth."""
     for part in network.modules():
         if type(part).__name__.endswith("VisionPatchEmbed"):
-            part.forward = partial(_embed, part)
+            # A method, as modules have: what unpacks compressed weights wraps its function.
+            part.forward = MethodType(_embed, part)
 
 
 def _embed(part, pixels: torch.Tensor) -> torch.Tensor:

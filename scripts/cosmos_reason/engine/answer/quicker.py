@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
+from types import MethodType
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ def quicken(network) -> None:
     for part in network.modules():
         kind = type(part).__name__
         if kind.endswith("RMSNorm") and hasattr(part, "variance_epsilon"):
-            part.forward = partial(_norm, part)
+            part.forward = MethodType(_norm, part)
     # transformers looks these functions up in the module of the architecture.
     architecture = sys.modules[type(network).__module__]
     architecture.apply_rotary_pos_emb_vision = turn_patches
