@@ -1,6 +1,7 @@
 """What a process of cosmos-rl does when it fails, in place of whose package stands nothing."""
 
 import contextlib
+import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -44,6 +45,36 @@ def test_a_process_that_does_not_fail_ends_as_it_likes(monkeypatch):
     with pytest.raises(SystemExit) as ended, cosmos_rl_entry.ending_all():
         raise SystemExit(0)
     assert ended.value.code == 0
+
+
+@pytest.mark.parametrize(
+    "world, group, rank, ranks, told_group, told_ranks",
+    # pp, dp_shard, cp, tp; two replicas of one shard, of two, and one replica of two.
+    [
+        (2, [1, 1, 1, 1], 1, [0, 0, 0, 0], [1, 2, 1, 1], [0, 1, 0, 0]),
+        (4, [1, 2, 1, 1], 3, [0, 1, 0, 0], [1, 4, 1, 1], [0, 3, 0, 0]),
+        (2, [1, 2, 1, 1], 1, [0, 1, 0, 0], [1, 2, 1, 1], [0, 1, 0, 0]),
+    ],
+)
+def test_ranks_of_replicas_are_told_apart(
+    monkeypatch, world, group, rank, ranks, told_group, told_ranks
+):
+    class APIClient:
+        def register(self, **named):
+            self.told = named
+
+    client = ModuleType("cosmos_rl.dispatcher.api.client")
+    client.APIClient = APIClient
+    for name in ("cosmos_rl", "cosmos_rl.dispatcher", "cosmos_rl.dispatcher.api"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, client.__name__, client)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    assert "dp_replicate_size" in cosmos_rl_patches.count_replicas()
+    one, names = APIClient(), ["pp", "dp_shard", "cp", "tp"]
+    one.register(mesh_names=names, ranks=ranks, group_size=group, global_rank=rank, role="POLICY")
+    assert (one.told["group_size"], one.told["ranks"]) == (told_group, told_ranks)
+    assert one.told["role"] == "POLICY" and one.told["global_rank"] == rank
 
 
 @pytest.mark.parametrize(

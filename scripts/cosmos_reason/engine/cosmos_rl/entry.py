@@ -61,6 +61,7 @@ def run() -> None:
                 cosmos_rl_patches.judge_first_update,
                 cosmos_rl_patches.weigh_tokens,
                 cosmos_rl_patches.carry_settings,
+                cosmos_rl_patches.count_replicas,
             ):
                 if done := patch():
                     say(f"patch: {done}")

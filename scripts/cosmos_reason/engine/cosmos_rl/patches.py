@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import inspect
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -411,6 +412,32 @@ def carry_settings() -> str:
     trainer.export_safetensors = export_safetensors
     llm_trainer.publish_export_directory = publish_export_directory
     return "exports carry the frames, pixels and system prompt of their training"
+
+
+def count_replicas() -> str:
+    """Let a policy with dp_replicate_size above 1 tell the controller of each of its ranks. The
+    package names them by their shard alone, so that two of each came and one was waited for:
+    "Training boundary rejected" before the first step."""
+    if not importlib.util.find_spec("cosmos_rl.dispatcher.step_boundary"):
+        return ""  # before 0.4.7: nothing waits for them
+    from cosmos_rl.dispatcher.api.client import APIClient
+
+    official = APIClient.register
+
+    @functools.wraps(official)
+    def register(self, *given, **named):
+        group, ranks = list(named["group_size"]), list(named["ranks"])
+        replicas = int(os.environ.get("WORLD_SIZE", 1)) // math.prod(group)
+        if replicas > 1:
+            # Replicas are the outer dimension: pipeline stages exclude them.
+            shard = named["mesh_names"].index("dp_shard")
+            ranks[shard] += named["global_rank"] // math.prod(group) * group[shard]
+            group[shard] *= replicas
+            named |= {"ranks": ranks, "group_size": group}
+        return official(self, *given, **named)
+
+    APIClient.register = register
+    return "each rank of a policy with replicas (dp_replicate_size) is counted"
 
 
 def keep_redis_here() -> str:
