@@ -21,6 +21,7 @@ import sys
 
 from cosmos_reason import cli
 from cosmos_reason.base import findings
+from cosmos_reason.engine.cosmos_rl import killed
 
 
 def parser() -> cli.Parser:
@@ -38,6 +39,8 @@ def main(args: argparse.Namespace) -> cli.Outcome:
         message = "got no COSMOS_ROLE: a process of cosmos-rl starts this script"
         fix = f"cosmos-rl --config {args.config or 'spec.toml'} --log-dir logs {sys.argv[0]}"
         raise findings.bad_input("USAGE", "COSMOS_ROLE", message, fix)
+    if os.environ["COSMOS_ROLE"] != "Controller":  # with which its launcher ends all
+        killed.watch()
     from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
 
     cosmos_rl_entry.run()

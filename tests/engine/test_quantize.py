@@ -102,7 +102,7 @@ def test_every_record_that_cannot_be_read_is_told(spec, tiny_model, tmp_path):
 def test_gpus_that_were_given_are_not_replaced_by_the_cpu(spec, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(Failure, match="got CUDA_VISIBLE_DEVICES=0, but torch .* sees no GPU"):
+    with pytest.raises(Failure, match=r"got CUDA_VISIBLE_DEVICES=0, but torch .* sees no GPU"):
         quantize.run(spec, None)
     assert not (tmp_path / "out").exists()
 

@@ -16,12 +16,11 @@ from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, as_text, bad_in
 from cosmos_reason.engine import conversations
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 from cosmos_reason.engine.cosmos_rl import watching
+from cosmos_reason.engine.cosmos_rl.killed import ENDS_ALL
 from cosmos_reason.evaluation import rewards
 from cosmos_reason.spec.keys import SHARED
 
 CONTROLLER, POLICY, ROLLOUT = "Controller", "Policy", "Rollout"
-# Of a replica: its launcher then ends the other processes too (0.4.7 means broken transport by it).
-ENDS_ALL = 86
 
 
 class Records(conversations.Conversations, Dataset):
