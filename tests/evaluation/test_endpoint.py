@@ -15,6 +15,7 @@ import pytest
 from chat_server import Handler, said
 from evaluating import rows_of, write_spec
 from PIL import Image
+from scoring import score
 from support import ROOT, run_script
 
 from cosmos_reason.base import bundle, files
@@ -445,6 +446,30 @@ def test_auto_sends_images_to_a_server_without_videos_and_says_what_that_costs(
     assert kinds_sent(server) == {"text", "image_url"} and len(server.requests) == 12
     record = files.read_json(tmp_path / "results" / "evaluation.json")
     assert "frames sent as images" in record["hardware"]
+    assert record["vision"]["videos_as"] == "images"
+    _, document = score(tmp_path / "results")
+    assert "EVAL-ENDPOINT-IMAGES" in [one["id"] for one in document["findings"]]
+
+
+def test_answers_to_videos_do_not_compare_with_answers_to_still_images(
+    evaluate_spec, server, tmp_path
+):
+    for name, trial in (("videos", (200, said("black"))), ("images", (400, NO_VIDEOS))):
+        server.trial = trial
+        evaluate_spec["results_dir"] = str(tmp_path / name)
+        command(evaluate_spec, server, tmp_path / f"{name}.toml", {})
+    _, document = score(tmp_path / "images", "--compare", tmp_path / "videos")
+    told = {one["id"]: one["message"] for one in document["findings"]}
+    assert "vision.videos_as 'images' (not unset)" in told["EVAL-COMPARE-SETTINGS"]
+
+
+def test_a_reply_of_thoughts_alone_shows_that_the_server_takes_videos(
+    evaluate_spec, server, tmp_path
+):
+    server.trial = (200, said(None, "length", reasoning_content="The"))
+    done, document = command(evaluate_spec, server, tmp_path / "e.toml", {})
+    assert (done.returncode, document["result"]["failed"]) == (0, 0)
+    assert kinds_sent(server) == {"text", "video_url"}
 
 
 def test_auto_sends_one_video_where_the_server_takes_it_and_tries_only_for_videos(

@@ -22,7 +22,9 @@ def test_our_results_are_scored_and_written_beside(tmp_path):
     path = write(tmp_path / "results.json", rows)
     code, document = score(tmp_path, "--write")
     assert code == 0
-    assert ids(document) == {"EVAL-ROW-FAILED"}
+    (told,) = document["findings"]
+    assert (told["id"], told["fix"]) == ("EVAL-ROW-FAILED", "")
+    assert told["message"].endswith("they count as wrong, most often for: no frames")
     scored = metrics_of(tmp_path)
     assert (scored["rows"], scored["correct"], scored["failed"]) == (4, 2, 1)
     assert scored["results"] == str(path)

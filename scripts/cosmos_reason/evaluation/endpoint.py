@@ -67,6 +67,7 @@ class Endpoint:
         name = spec["model"]["model_name"].removeprefix(HUB)
         self.model = served_model or name
         self.frames = options["frames"]
+        self.shown_as: dict[str, str] = {}
         self.server = ChatServer(
             url,
             flag="--endpoint",
@@ -99,11 +100,11 @@ class Endpoint:
             found = self.server.check_model(self.model)
             if self.spec["evaluation"]["ask"] != asked.GENERATE:
                 self._require_logprobs()
+            questions = asked.read(self.spec["dataset"], self.spec["evaluation"]["limit"])
+            has_videos = any(item.kind == "video" for one in questions for item in one.sample.media)
             refusal = ""
-            if self.frames != IMAGES:
-                questions = asked.read(self.spec["dataset"], self.spec["evaluation"]["limit"])
-                if any(item.kind == "video" for one in questions for item in one.sample.media):
-                    refusal = self._refusal_of_videos()
+            if has_videos and self.frames != IMAGES:
+                refusal = self._refusal_of_videos()
         if refusal and self.frames == VIDEO:
             message = (
                 f"{refusal}; this server takes no videos. Ask one that does (vLLM), or send still "
@@ -111,6 +112,8 @@ class Endpoint:
             )
             fix = Fix(changes={FRAMES: IMAGES})
             raise findings.outside("EVAL-ENDPOINT-VIDEO", self.url, message, fix)
+        if has_videos and (refusal or self.frames == IMAGES):
+            self.shown_as = {"videos_as": IMAGES}
         if refusal:
             self.frames = IMAGES
             message = f"{refusal}; this server takes no videos, so images are sent: {LOSS}"
@@ -137,6 +140,8 @@ class Endpoint:
             self.server.complete(body)
         except Failure as failure:
             (finding,) = failure.findings
+            if finding.data.get("is_completion"):
+                return ""  # it took the video; one token holds no more than the start of a thought
             if finding.id == "EVAL-ENDPOINT-UNREACHABLE":
                 message = (
                     f"{finding.message}; it listed its models before, so the first clip that it "
@@ -167,9 +172,12 @@ class Endpoint:
                 return
         except Failure as failure:
             (finding,) = failure.findings
-            if not _is_refusal(finding):
+            if finding.data.get("is_completion"):
+                problem = "the first token of its answers is one of its thoughts"
+            elif _is_refusal(finding):
+                problem = finding.message
+            else:
                 raise
-            problem = finding.message
         message = (
             f"evaluation.ask needs a server that gives {LIKELY['top_logprobs']} logprobs per "
             f"token: {problem}. Ask one that does (vLLM), or leave out --endpoint"

@@ -71,7 +71,8 @@ def compose(spec: dict, questions: int, who: Responder) -> dict:
             for key, value in spec["generation"].items()
             if value is not None and key not in who.ignores
         },
-        "vision": {key: value for key, value in spec["vision"].items() if value is not None},
+        "vision": {key: value for key, value in spec["vision"].items() if value is not None}
+        | who.shown_as,
         "hardware": who.where,
     }
     if spec["evaluation"]["ask"] != GENERATE:  # which records of before do not say

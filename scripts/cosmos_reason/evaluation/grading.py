@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -133,12 +133,30 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
             f"got {len(graded)} rows and no answer, so there is no score; "
             f"the first failed with: {graded[0].error}"
         )
-        job, again = _job_of(path), ""
-        if job:
-            words = ["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)]
-            again = shlex.join(words)
-        found.append(findings.error("EVAL-ALL-FAILED", path, message, again))
+        found.append(findings.error("EVAL-ALL-FAILED", path, message, _again(path)))
+    elif any((row.error or "").startswith("EVAL-ENDPOINT-") for row in graded):
+        # A server may answer the next time; a clip that cannot be read stays one.
+        found = [
+            replace(one, fix=_again(path)) if one.id == "EVAL-ROW-FAILED" else one for one in found
+        ]
+    vision = record.get("vision")
+    if isinstance(vision, dict) and vision.get("videos_as"):
+        message = (
+            f"the server was sent videos as {vision['videos_as']}, without their times: not to be "
+            "compared with answers to videos"
+        )
+        found.append(findings.warning("EVAL-ENDPOINT-IMAGES", path, message))
     return graded, found
+
+
+def _again(path: Path) -> Fix:
+    """Return the command that asks the questions that failed again; nothing where the results are
+    of no job."""
+    job = _job_of(path)
+    if job is None:
+        return Fix()
+    words = ["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)]
+    return Fix(command=shlex.join(words))
 
 
 def _annotations_asked(path: Path, record: dict) -> str:

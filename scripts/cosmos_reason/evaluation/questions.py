@@ -49,6 +49,7 @@ class Responder(Protocol):
 
     where: str  # in words, for people
     ignores: frozenset[str]  # keys of the table `generation` that do not count
+    shown_as: dict[str, str]  # how clips are shown, beyond the table `vision`: other answers come
     generation: dict  # how the next answers are generated, as the table of that name says
 
     def identity(self) -> list:

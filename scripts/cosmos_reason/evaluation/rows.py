@@ -52,6 +52,7 @@ RESPONSES = frozenset(("response", *OTHER_NAMES["response"]))
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
 # Key of the turns that were asked, the role of one that asks, and the key of its text.
 PROMPTS = (("messages", "user", "content"), ("origin_prompt", "HUMAN", "prompt"))
+ERROR_SHOWN = 200
 PROBLEMS = {  # finding id -> severity, what is said after the number of rows
     "EVAL-GT-MISSING": (
         findings.ERROR,
@@ -67,7 +68,7 @@ PROBLEMS = {  # finding id -> severity, what is said after the number of rows
     ),
     "EVAL-ROW-FAILED": (
         findings.WARNING,
-        "that failed in the evaluation; they count as wrong. `error` in each row says why",
+        "that failed in the evaluation; they count as wrong",
     ),
     "EVAL-RESPONSE-MISSING": (
         findings.WARNING,
@@ -500,6 +501,10 @@ class _Table:
             if id == "EVAL-ID-MISSING" and len(row_ids) == len(self.rows):
                 severity = findings.INFO
                 message = "without ids, which get names by their numbers: row-0, ..."
+            if row_ids and id == "EVAL-ROW-FAILED":
+                failed = set(row_ids)
+                errors = Counter(row.error for row in self.rows if row.id in failed)
+                message += f", most often for: {errors.most_common(1)[0][0][:ERROR_SHOWN]}"
             found += about(row_ids, id, severity, self.path, f"row(s) {message}")
         return found
 

@@ -115,7 +115,8 @@ def _remarks(found: dict) -> list[str]:
     """Return what a complete job did not do for a part of its work."""
     remarks = []
     if found.get("failed"):
-        remarks.append(f"{found['failed']} of {found['rows']} rows are errors")
+        failed = f"{found['failed']} of {found['rows']} rows are errors"
+        remarks.append(f"{failed}: launch_job.py retry asks only these again")
     if found.get("flat_steps"):
         steps = f"{found['flat_steps']} of {found['total_steps']} steps"
         remarks.append(f"{steps} taught nothing: all their rewards were equal")

@@ -282,7 +282,8 @@ def next_attempt(
 
     Raises Failure (exit 2) for a job that has not failed or whose spec was edited."""
     job = platforms.settled(folder)  # it may have ended since somebody last looked
-    if job.state not in {record.ERROR, record.CANCELED}:
+    # Of a complete evaluation the questions that failed are asked again, as of a server that erred.
+    if job.state not in {record.ERROR, record.CANCELED} and not job.evidence.get("failed"):
         message = f"got {job.state}, expected ERROR or CANCELED"
         if job.state == record.RUNNING:  # what is pasted must not end work that goes on
             message += "; launch_job.py cancel ends it"

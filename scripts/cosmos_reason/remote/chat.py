@@ -134,7 +134,9 @@ class ChatServer:
 
     def complete(self, body: dict) -> Reply:
         """Return the reply. Raise Failure: exit 2 for this request alone, with the `status` of HTTP
-        in its data, and exit 3 when it concerns them all, as when another model replies."""
+        in its data, or `is_completion` where the model replied without an answer (thoughts that
+        were cut, a refusal), and exit 3 when it concerns them all, as when another model replies.
+        """
 
         def act() -> Reply | Problem:
             outcome = self._attempt("POST", "/chat/completions", body)
@@ -276,7 +278,7 @@ class ChatServer:
             problem += ": its tokens ended first, a higher generation.max_tokens may help"
         if message.get("refusal"):
             problem += f"; it refuses: {self._masked(str(message['refusal']))[:200]}"
-        raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, problem)
+        raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, problem, is_completion=True)
 
     def _shown(self, content: bytes) -> str:
         """Return the start of what a server answered, without our key."""

@@ -143,6 +143,7 @@ class Responder:
     def __init__(self, spec: dict):
         self.spec = spec
         self.generation = spec["generation"]
+        self.shown_as: dict[str, str] = {}
         self.network = self.encoder = None
         device = spec["custom"]["transformers_engine"]["device"]
         if device == "auto" and spec["num_gpus"] > 1:
