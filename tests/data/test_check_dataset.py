@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -499,3 +500,19 @@ def test_a_broken_cache_costs_only_time(tmp_path):
 def test_every_check_is_listed():
     done = run_script("check_dataset.py", "--list-checks", "--json")
     assert set(json.loads(done.stdout)["result"]["checks"]) == set(dataset_checks.CHECKS)
+
+
+def test_names_of_another_machine_are_shortened_by_the_command_that_is_printed(tmp_path):
+    records = [record(n, "No" if n > 3 else "Yes") for n in range(6)]
+    write_dataset(tmp_path / "train", records)
+    away = [one | {"video": f"/mnt/al[i]ce/a.b/{one['video']}"} for one in records]
+    files.write_json(tmp_path / "train" / "annotations.json", away)
+    told = check(tmp_path / "train", expect=1)[1]["DATA-MEDIA-MISSING"]
+    assert "clips/0.mp4 is in" in told["message"]
+    subprocess.run(["bash", "-c", told["fix"]], check=True)
+    shorter = tmp_path / "train" / "annotations-here.json"
+    assert [one["video"] for one in files.read_json(shorter)] == [one["video"] for one in records]
+    _, found = check(shorter, "--media-path", tmp_path / "train")
+    assert "DATA-MEDIA-MISSING" not in found
+    (tmp_path / "train" / "clips" / "0.mp4").unlink()
+    assert "sed" not in check(tmp_path / "train", expect=1)[1]["DATA-MEDIA-MISSING"]["fix"]

@@ -4,6 +4,7 @@ wrong with both, and commands that mend the files. Enter at `take`."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,6 +66,7 @@ def check_clips(dataset: Survey) -> None:
         if facts and facts.fps:
             rates[number] = facts.fps
     _name_alike(dataset, problems)
+    _name_moved(dataset, problems)
     rows = zip(dataset.indices, dataset.ids, dataset.used(), dataset.video_fps, strict=True)
     for index, name, used, stated in rows:
         for number in used:
@@ -117,6 +119,39 @@ def _name_alike(dataset: Survey, problems: dict[int, list[tuple[str, str]]]) -> 
             hint = f"; {likely} lies beside it"
             problems[number] = [(check, message + hint) for check, message in problems[number]]
         is_first = False
+
+
+def _name_moved(dataset: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
+    """Where all missing media have absolute names, as of another machine, whose ends are files
+    below the media path, propose the command that shortens the names."""
+    annotations = Path(dataset.annotations)
+    if s3.is_uri(dataset.media_path) or not os.path.isdir(dataset.media_path):
+        return
+    missing = _media_with("DATA-MEDIA-MISSING", dataset, problems)
+    names = [name for medium in missing for name in medium.names]
+    if not names or not all(map(os.path.isabs, names)) or s3.is_uri(dataset.source):
+        return
+    folder = os.path.join(os.path.commonpath([os.path.dirname(name) for name in names]), "")
+    for start in _beginnings(folder):
+        ends = [name.removeprefix(start) for name in names]
+        if all(os.path.exists(os.path.join(dataset.media_path, end)) for end in ends):
+            break
+    else:
+        return
+    number = dataset.clips[missing[0]]
+    hint = f"; a name that begins with / is looked for there only, and {ends[0]} is in "
+    hint += str(dataset.media_path)
+    problems[number] = [(check, message + hint) for check, message in problems[number]]
+    target = annotations.with_name(f"{annotations.stem}-here{annotations.suffix}")
+    shorten = 's|"' + re.sub(r"([][\\.*^$|])", r"\\\1", start) + '|"|g'
+    command = f"sed {shlex.quote(shorten)} {shlex.quote(str(annotations))}"
+    command += f" > {shlex.quote(str(target))}  # then name that file"
+    dataset.tally.fixes["DATA-MEDIA-MISSING"] = Fix(command=command)
+
+
+def _beginnings(folder: str) -> Iterator[str]:
+    """Yield "/", "/a/", "/a/b/" of "/a/b/"."""
+    yield from (folder[: at + 1] for at, sign in enumerate(folder) if sign == "/")
 
 
 def _media_with(check: str, dataset: Survey, problems: dict) -> list[Media]:
