@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cosmos_reason.base.findings import bad_input, outside
+from cosmos_reason.base.findings import Failure, bad_input, outside
 from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 
@@ -103,3 +103,23 @@ def test_vllm_beside_a_policy_counts_its_own_memory(monkeypatch, grown, freed, c
         assert found.non_torch_increase is None
     assert found.non_torch_increase == counted * 2**30 and found.weights == 7
     assert found.after_profile.free_memory == free * 2**30
+
+
+def test_a_reward_that_knows_right_answers_only_is_found_before_a_model_is_loaded(
+    monkeypatch, tmp_path
+):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def reward(question, gt, response):\n    return 1.0 if gt == response else None\n"
+    )
+    policy = {"type": "grpo", "reward_function": [str(own)]}
+    spec = {
+        "train": {"train_policy": policy, "local_dataset": True},
+        "rollout": {"max_response_length": 8},
+    }
+    asked = SimpleNamespace(questions=[SimpleNamespace(text="Open?", gt="yes")])
+    monkeypatch.setattr(cosmos_rl_entry.conversations, "of_spec", lambda *_: asked)
+    monkeypatch.setattr(cosmos_rl_entry.conversations, "missing_media", lambda _: [])
+    monkeypatch.setattr(cosmos_rl_entry, "_is_controller", lambda: True)
+    with pytest.raises(Failure, match="returned None for the response ''"):
+        cosmos_rl_entry._opened(spec, "train_dataset")

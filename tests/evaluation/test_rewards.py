@@ -82,6 +82,8 @@ def test_a_file_of_ones_own_pays(tmp_path):
         ("1 / 0\nreward = max\n", "REWARD-FILE-RAISES"),
         ("def reward(question, gt, response):\n    return gt['a']\n", "REWARD-FILE-RAISES"),
         ("def reward(question, gt, response):\n    return None\n", "REWARD-FILE-RAISES"),
+        ("def reward(*_):\n    return float('nan')\n", "REWARD-FILE-RAISES"),
+        ("def reward(*_):\n    return float('-inf')\n", "REWARD-FILE-RAISES"),
     ],
 )
 def test_a_file_that_cannot_pay_is_one_finding(tmp_path, text, check):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import math
 import re
 import runpy
 import traceback
@@ -22,6 +23,7 @@ from cosmos_reason.base.findings import Failure, bad_input, did_you_mean
 Reward = Callable[[str, str, str], float]
 
 OWN_FUNCTION = "reward"  # what a file of one's own defines
+SHOWN = 80  # characters of a response
 CALLED_WITH = ("question", "gt", "response")
 # What rewards of TRL, cosmos-rl and verl are called with.
 OF_OTHERS = {
@@ -179,9 +181,18 @@ class Payer:
                 paid[name] = length(self.count(response), self.most, *limits)
                 continue
             try:
-                paid[name] = float(self.rewards[name](question, gt, response))
+                value = self.rewards[name](question, gt, response)
             except Exception as problem:
                 raise _broken(name, problem) from problem
+            try:
+                paid[name] = float(value)
+            except (TypeError, ValueError):
+                paid[name] = math.nan
+            # One NaN makes the advantages of its group NaN, then all weights.
+            if not math.isfinite(paid[name]):
+                shown = f"it returned {value!r} for the response {response[:SHOWN]!r}"
+                message = f"{shown}, expected a finite number for every response"
+                raise bad_input("REWARD-FILE-RAISES", name, message)
         return paid
 
     def total(self, parts: dict[str, float]) -> float:

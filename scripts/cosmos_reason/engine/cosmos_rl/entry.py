@@ -123,7 +123,8 @@ def _opened(spec: dict, name: str) -> Records | Prompts:
             message = "got false: frames cannot be sent from process to process"
             raise bad_input("COSMOS-DATASET-REMOTE", "train.local_dataset", message)
         first = found.questions[0]
-        payer(spec, len).parts(first.text, first.gt, first.gt)
+        for response in (first.gt, ""):  # right and wrong: a function may forget one of the two
+            payer(spec, len).parts(first.text, first.gt, response)
     return found
 
 
