@@ -128,12 +128,14 @@ def _clips_alike(train: Reports, held_out: Reports) -> dict[int, int]:
     asked, looks, motion, seconds = _looks(held_out)
     for start in range(0, len(asked), AT_ONCE):
         here = slice(start, start + AT_ONCE)
-        together = motion[here] @ train_motion.T
-        for row, column in np.argwhere(together >= CORRELATED):
-            ratio = seconds[here][row] / train_seconds[column]
-            difference = np.abs(looks[here][row] - train_looks[column]).mean()
-            if difference <= SAME and 1 - LENGTHS <= ratio <= 1 + LENGTHS:
-                found.setdefault(int(asked[start + row]), int(trained[column]))
+        together = motion[here] @ train_motion.T >= CORRELATED
+        for row in np.flatnonzero(together.any(axis=1)):
+            for column in np.flatnonzero(together[row]):
+                ratio = seconds[here][row] / train_seconds[column]
+                difference = np.abs(looks[here][row] - train_looks[column]).mean()
+                if difference <= SAME and 1 - LENGTHS <= ratio <= 1 + LENGTHS:
+                    found[int(asked[start + row])] = int(trained[column])
+                    break  # thousands of copies of one clip are not compared two by two
     return found
 
 
