@@ -13,6 +13,7 @@ import yaml
 from support import ROOT, run_script
 
 from cosmos_reason.base import site
+from cosmos_reason.base.findings import Failure
 
 DESCRIBE = ROOT / "scripts" / "in_container" / "describe.py"
 NVIDIA_SMI = """#!/bin/sh
@@ -159,3 +160,19 @@ def test_a_host_that_cannot_be_reached_is_told(tmp_path):
     assert done.returncode == 3 and "JOB-DESCRIBE" in done.stderr and not done.stdout
     done = run_script("launch_job.py", "describe", "--ssh", "-oProxyCommand=x", cwd=tmp_path)
     assert done.returncode == 2 and not done.stdout
+
+
+def test_texts_of_a_site_are_what_stands_in_the_file():
+    text = (
+        "schema_version: 1\nname: 0123\nplatform: slurm\ndescribed_at: 2026-11-28\n"
+        "slurm: {partition: on, account: 0123, time: 4:00:00}\ngpus: {count: 4}\n"
+    )
+    read = site.parsed(text, Path("site.yaml")).facts
+    assert read["slurm"] == {"partition": "on", "account": "0123", "time": "4:00:00"}
+    assert (read["name"], read["described_at"], read["gpus"]) == (
+        "0123",
+        "2026-11-28",
+        {"count": 4},
+    )
+    with pytest.raises(Failure, match=r"gpus\.count"):
+        site.parsed(text.replace("count: 4", "count: four"), Path("site.yaml"))
