@@ -85,6 +85,8 @@ def test_a_metric_file_that_does_not_work_is_one_finding(tmp_path, code):
     (tmp_path / "own.py").write_text(code)
     status, document = score(path, "--metric-file", tmp_path / "own.py")
     assert (status, ids(document)) == (2, {"EVAL-METRIC-FILE"})
+    if not code:
+        assert "it defines no function metric(rows)" in document["findings"][0]["message"]
 
 
 def test_what_a_metric_file_prints_does_not_reach_stdout(tmp_path):

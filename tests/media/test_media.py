@@ -133,3 +133,11 @@ def test_names_are_resolved_below_the_media_path(tmp_path):
     for name in ("../a.mp4", "clips/../../a.mp4", "..", "nul\0.mp4"):
         with pytest.raises(Failure, match="DATA-MEDIA-ESCAPE"):
             media.resolve(tmp_path, name)
+
+
+def test_a_dicom_file_is_called_one_whatever_it_is_named(tmp_path):
+    for name in ("a.dcm", "a.png", "a.mp4"):
+        path = tmp_path / name
+        path.write_bytes(bytes(128) + b"DICM" + bytes(64))
+        with pytest.raises(Failure, match=r"DATA-MEDIA-UNDECODABLE.*got a DICOM file"):
+            media.probe_image(path) if name == "a.png" else media.probe_video(path)

@@ -18,6 +18,7 @@ from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, SET_TYPES, final_an
 from cosmos_reason.answers.matching import OVERLAPS
 from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Failure
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.evaluation.rows import JUDGE, Row
 
@@ -368,9 +369,14 @@ def from_file(path: Path, rows: Sequence[Row]) -> dict[str, float]:
 
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            metric = runpy.run_path(str(path))["metric"]
+            metric = runpy.run_path(str(path)).get("metric")
+            if metric is None:
+                message = "it defines no function metric(rows)"
+                raise findings.bad_input("EVAL-METRIC-FILE", path, message)
             result = metric([dataclasses.asdict(row) for row in rows])
             return {str(name): _finite(value) for name, value in result.items()}
+    except Failure:
+        raise
     except (Exception, SystemExit) as problem:
         message = "its `metric(rows)` must return {name: number}: "
         message += f"{type(problem).__name__}: {problem}"

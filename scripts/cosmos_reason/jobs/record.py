@@ -319,7 +319,8 @@ def folder(jobs_dir: Path, job_id: str) -> Path:
     found = jobs_dir / job_id
     if not (found / RECORD).is_file():
         hint = did_you_mean(job_id, (path.name for path in folders(jobs_dir)))
-        raise bad_input("JOB-UNKNOWN", job_id, f"got no such job in {jobs_dir}.{hint}", fix)
+        message = f"got no such job in {jobs_dir}; --jobs-dir names the folder of others.{hint}"
+        raise bad_input("JOB-UNKNOWN", job_id, message, fix)
     return found
 
 

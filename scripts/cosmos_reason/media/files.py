@@ -434,13 +434,16 @@ def _head(path: str | Path) -> bytes:
             message = NO_FILE if Path(path).exists() else NO_SUCH_FILE
             raise bad_input("DATA-MEDIA-MISSING", path, message)
         with Path(path).open("rb") as handle:
-            head = handle.read(16)
+            head = handle.read(132)
     except (OSError, ValueError) as problem:
         raise bad_input(
             "DATA-MEDIA-MISSING", path, f"got {problem}, expected a readable media file"
         ) from None
     if not head:
         raise bad_input("DATA-MEDIA-EMPTY", path, "got a file of zero bytes, expected a medium")
+    if head[128:] == b"DICM":
+        why = "a DICOM file, which no trainer reads: write it as an 8-bit PNG, in the window in "
+        raise _undecodable(path, f"{why}which what is asked about can be seen")
     return head
 
 
