@@ -28,9 +28,11 @@ import tempfile
 from pathlib import Path
 
 from cosmos_reason import cli
+from cosmos_reason.answers import CLOSED_TYPES, final_answer
 from cosmos_reason.base import files, findings
 from cosmos_reason.data import label_tools
 from cosmos_reason.evaluation import comparison, evaluation_record, gaps, grading, guard
+from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.media.files import IMAGE_SUFFIXES
 from cosmos_reason.pages import loss_chart, report, training_remarks
 from cosmos_reason.remote import s3
@@ -147,7 +149,7 @@ def write_tasks(target: Path, wrong: list[gaps.Gap], results: Path) -> dict:
             "path": gap.path,
             "kind": "image" if gap.path.lower().endswith(IMAGE_SUFFIXES) else "video",
             "question": gap.row.question,
-            "answer": gap.row.answer or gap.row.response,
+            "answer": _as_labelled(gap.row),
             "gt": gap.row.gt,
             "id": gap.row.id,
         }
@@ -161,6 +163,14 @@ def write_tasks(target: Path, wrong: list[gaps.Gap], results: Path) -> dict:
         "interface": str(target.with_suffix(".xml")),
         "local_files_root": root,
     }
+
+
+def _as_labelled(row: Row) -> str | None:
+    """Return the model's answer as a label is written: places and events in the model's own text,
+    since what was read of them has a form of its own."""
+    if row.type in CLOSED_TYPES and row.answer:
+        return row.answer
+    return (row.response and final_answer(row.response)) or row.response
 
 
 def as_text(result: dict) -> str:

@@ -200,3 +200,36 @@ def test_gaps_are_written_for_label_studio(evaluation):
     (prediction,) = by_row["hit-yes"]["predictions"]
     assert prediction["result"][0]["value"] in ({"choices": ["yes"]}, {"text": ["yes"]})
     assert "<View>" in (evaluation / "again.xml").read_text()
+
+
+def test_places_go_to_label_studio_as_the_model_wrote_them_and_further_clips_are_told(tmp_path):
+    truth, said = (
+        '[{"point_2d": [10, 20], "label": "a"}]',
+        '[{"point_2d": [800, 90], "label": "a"}]',
+    )
+    turns = [
+        {"from": "human", "value": "<video>\n<video>\nWhere?"},
+        {"from": "gpt", "value": truth},
+    ]
+    record = {"id": "r", "video": ["a.mp4", "b.mp4"], "conversations": turns}
+    row = {"id": "r", "video_id": "r", "question": "Where?", "gt": truth, "type": "points"}
+    row |= {"response": f"<think>There.</think>{said}"}
+    for name, content in (("annotations.json", [record]), ("results.json", [row])):
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    for name in record["video"]:
+        (tmp_path / name).touch()
+    words = [
+        "--results-dir",
+        "results.json",
+        "--gaps-parquet",
+        "g.parquet",
+        "--kpi-media-path",
+        ".",
+    ]
+    words += ["--kpi-ann-path", "annotations.json", "--label-studio", "tasks.json", "--json"]
+    done = run_script("analyze_gaps.py", *words, cwd=tmp_path)
+    found = {one["id"]: one["data"] for one in json.loads(done.stdout)["findings"]}
+    assert found["EVAL-CLIPS-SEVERAL"]["record_ids"] == ["r"]
+    (task,) = json.loads((tmp_path / "tasks.json").read_text())
+    value = task["predictions"][0]["result"][0]["value"]
+    assert list(value.values()) == [[said]]

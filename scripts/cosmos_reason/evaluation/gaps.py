@@ -132,6 +132,7 @@ def media_paths(
     paths = {}
     missing = []
     outside = []
+    several = []
     many = functools.partial(record_tables.read, reads_talks=False)
     records = JsonRecords(annotations.locate(annotation_path), many)
     for one in annotations.stream(records, Tally(), make=id_and_media):
@@ -144,6 +145,8 @@ def media_paths(
             video_id = wanted_ids.get(video_id)
             if video_id is None or not shown:
                 continue
+            if len(shown) > 1:
+                several.append(video_id)
             try:
                 paths[video_id], is_there = located(shown[0].path)
             except Failure:
@@ -178,6 +181,14 @@ def media_paths(
             f"record(s) whose medium is not there, such as {example}; they stay in the table. "
             "--kpi-media-path is the folder that the annotations' names are relative to",
         )
+    found += about(
+        several,
+        "EVAL-CLIPS-SEVERAL",
+        findings.WARNING,
+        annotation_path,
+        "record(s) with several clips, of which table, page and tasks show the first: who labels "
+        "them again sees no other",
+    )
     return paths, found
 
 

@@ -134,7 +134,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
             f"the first failed with: {graded[0].error}"
         )
         found.append(findings.error("EVAL-ALL-FAILED", path, message, _again(path)))
-    elif any((row.error or "").startswith("EVAL-ENDPOINT-") for row in graded):
+    elif any((row.error or "").startswith("EVAL-ENDPOINT-ANSWER") for row in graded):
         # A server may answer the next time; a clip that cannot be read stays one.
         found = [
             replace(one, fix=_again(path)) if one.id == "EVAL-ROW-FAILED" else one for one in found
