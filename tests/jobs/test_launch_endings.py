@@ -148,7 +148,7 @@ def test_an_evaluation_with_failed_rows_says_how_many_and_one_with_nothing_else_
     assert record.state == "COMPLETE" and record.evidence["failed"] == 1
     assert record.reason.startswith("1 of 2 rows are errors")
     again = launch.next_attempt(record.folder, site.jobs)
-    assert again.retry_of == record.job_id, "only what failed is asked again"
+    assert again.retry_of == record.job_id, "what failed is asked again"
     record = ended(site.submit("evaluate", **what, bad=["a", "b"]))
     assert record.state == "ERROR" and "every row" in record.reason
 

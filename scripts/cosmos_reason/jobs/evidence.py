@@ -116,7 +116,7 @@ def _remarks(found: dict) -> list[str]:
     remarks = []
     if found.get("failed"):
         failed = f"{found['failed']} of {found['rows']} rows are errors"
-        remarks.append(f"{failed}: launch_job.py retry asks only these again")
+        remarks.append(f"{failed}: launch_job.py retry asks these again")
     if found.get("flat_steps"):
         steps = f"{found['flat_steps']} of {found['total_steps']} steps"
         remarks.append(f"{steps} taught nothing: all their rewards were equal")
