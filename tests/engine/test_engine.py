@@ -291,6 +291,30 @@ def test_frozen_parameters_stay_as_they_were(train_spec, tiny_model, tmp_path):
     assert changed and not any("visual" in name for name in changed)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy__freeze_pattern": ["visual", "vision_tower"]},
+        {"policy__trainable_pattern": ["vision_tower"]},
+        {"policy__lora": LORA, "policy__freeze_pattern": ["vision_tower"]},
+        {"policy__lora": LORA | {"modules_to_save": ["vision_tower"]}},
+    ],
+)
+def test_a_pattern_that_means_no_parameter_trains_nothing(train_spec, changes):
+    with pytest.raises(Failure, match=r"ENGINE-(PATTERN-NOTHING|LORA-TARGET).*vision_tower"):
+        run(train_spec, **changes)
+
+
+def test_adapters_that_a_pattern_freezes_stay_as_they_began(train_spec, tmp_path):
+    everywhere = LORA | {"target_modules": ["q_proj", "qkv"]}
+    run(train_spec, policy__lora=everywhere, policy__freeze_pattern=["visual"])
+    name = "safetensors/step_4/adapter_model.safetensors"
+    adapter = load_file(tmp_path / "out" / "run" / name)
+    trained = {key for key, value in adapter.items() if "lora_B" in key and value.any()}
+    assert trained and all(".q_proj." in key for key in trained)
+    assert any(".visual." in key for key in adapter)
+
+
 def test_no_step_is_an_error_before_the_model_is_loaded(train_spec):
     few = {"train__train_batch_per_replica": 1000}
     with pytest.raises(Failure, match="ENGINE-NO-STEPS"):

@@ -449,6 +449,11 @@ def test_reasoning_that_would_be_left_out_is_told_and_trained_when_asked_for(fac
         assert fix in str(found("train", engine, facts=facts)["SPEC-REASONING"].fix)
     assert "SPEC-REASONING" not in found("train", facts=facts, **{mode: "think"})
     assert "SPEC-ENGINE-KEY" not in found("train", "transformers", facts=facts, **{mode: "think"})
+    assert "SPEC-REASONING-NONE" not in found("train", facts=facts, **{mode: "think"})
+    files.write_json(facts, files.read_json(facts) | {"reasoning_beside": 0})
+    assert found("train", facts=facts, **{mode: "think"})["SPEC-REASONING-NONE"].fix
+    assert "SPEC-REASONING-NONE" not in found("train", facts=facts)
+    files.write_json(facts, files.read_json(facts) | {"reasoning_beside": 5})
     steps = []
     for one in ("answer", "think", "hybrid"):
         spec = changed("train", {mode.replace("__", "."): one})
@@ -589,3 +594,23 @@ def test_fewer_batches_are_a_fix_where_the_spec_leaves_the_prefetch_to_torch():
     document.delete(table, lengths.PREFETCH)
     fix = lengths.fewer_batches(Case("train", "tao", table))
     assert fix.changes == {lengths.LOADERS: 1, lengths.PREFETCH: 1}
+
+
+@pytest.mark.parametrize("key", ["freeze_pattern", "trainable_pattern"])
+def test_a_pattern_in_no_parameter_of_a_known_model_is_an_error(tiny_model, tiny_reason1, key):
+    def said(model, patterns):
+        told = found(
+            "train",
+            "cosmos-rl",
+            policy__model_name_or_path=str(model),
+            **{f"policy__{key}": patterns},
+        )
+        return told.get("SPEC-PATTERN-NOTHING")
+
+    for model in (tiny_model, tiny_reason1):
+        one = said(model, ["visual", "vision_tower"])
+        assert one.severity == f.ERROR and "'vision_tower'; names begin" in one.message
+        assert "model.visual" in one.message and not one.fix
+        for pattern in ("visual", r"language_model\.layers\.0", "norm", r"^lm_head"):
+            assert said(model, [pattern]) is None
+    assert said("nvidia/Cosmos-Reason2-8B", ["vision_tower"]) is None  # its names are not known

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from cosmos_reason.remote import hub, model_names
 
 # A value of CUDA_VISIBLE_DEVICES that gives a GPU; others, such as -1 and none, hide all.
 NAMES_GPU = re.compile(r"\d|GPU-|MIG-")
+PEFT_PREFIX = "base_model.model."  # before the name of each parameter with adapters
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 transformers_logging.set_verbosity_error()
@@ -250,6 +252,12 @@ def add_lora(model, lora: dict, base_name: str, revision: str | None = None):
     tells its base, and of one of the Hub the commit."""
     from peft import LoraConfig, get_peft_model
 
+    whole = lora["modules_to_save"] or []
+    names = [name for name, _ in model.named_modules()]
+    idle = [one for one in whole if not any(name.endswith(one) for name in names)]
+    if idle:  # which PEFT passes over
+        message = f"got {idle}, at the end of no module's name"
+        raise bad_input("ENGINE-LORA-TARGET", "policy.lora.modules_to_save", message)
     config = LoraConfig(
         target_modules=_lora_targets(model, lora["target_modules"]),
         r=lora["r"],
@@ -311,19 +319,30 @@ def answer_logits(network, batch: dict, are_answers: torch.Tensor) -> torch.Tens
     return network.lm_head(hidden[are_answers])
 
 
-def choose_trainable(model, policy: dict) -> None:
+def choose_trainable(network, policy: dict) -> None:
     """Apply `freeze_pattern` or `trainable_pattern` (regular expressions searched in parameter
-    names)."""
-    frozen, trainable = policy["freeze_pattern"], policy["trainable_pattern"]
-    for name, parameter in model.named_parameters():
-        if frozen:
-            parameter.requires_grad = not _matches_any(frozen, name)
-        elif trainable:
-            parameter.requires_grad = _matches_any(trainable, name)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    names): of adapters, which are all that is trained there, they freeze some. Raises Failure for a
+    pattern in no name, with which more or less would be trained than was meant."""
+    named = {}
+    for name, parameter in network.named_parameters():
+        named[name.removeprefix(PEFT_PREFIX)] = parameter
+    for key in ("freeze_pattern", "trainable_pattern"):
+        patterns = policy[key]
+        if not patterns:
+            continue
+        idle = [pattern for pattern in patterns if not _matched([pattern], named)]
+        if idle:
+            parts = sorted({".".join(name.split(".")[:2]) for name in named})
+            message = f"got {idle}, in no parameter's name: those begin with {', '.join(parts)}"
+            raise bad_input("ENGINE-PATTERN-NOTHING", f"policy.{key}", message)
+        matched = _matched(patterns, named)
+        for name, parameter in named.items():
+            if (name in matched) == (key == "freeze_pattern"):
+                parameter.requires_grad = False
+    if not any(parameter.requires_grad for parameter in named.values()):
         message = "got patterns that freeze every parameter"
         raise bad_input("ENGINE-NOTHING-TRAINABLE", "policy", message)
 
 
-def _matches_any(patterns: list[str], name: str) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
+def _matched(patterns: list[str], names: Iterable[str]) -> set[str]:
+    return {name for name in names if any(re.search(pattern, name) for pattern in patterns)}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cosmos_reason.base.families import FAMILIES
-from cosmos_reason.base.findings import ERROR, INFO
+from cosmos_reason.base.findings import ERROR, INFO, Failure
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import TRAINING, Case, Rule
@@ -35,6 +35,26 @@ def bad_patterns(patterns: list[str] | None) -> str:
         except re.error:
             wrong.append(shown(pattern))
     return ", ".join(wrong)
+
+
+def idle_patterns(case: Case, key: str) -> str:
+    """Return the patterns that are in no parameter's name, of a model whose names are known here:
+    cosmos-rl passes over them, and trains more or less than was meant."""
+    patterns = [] if bad_patterns(case(key)) else case(key) or []
+    family = FAMILIES.get(model_names.family(case.model)[0])
+    if not patterns or case.omni or family is None or not Path(case.model).is_dir():
+        return ""
+    from cosmos_reason.checkpoints import safetensors_files  # few specs have patterns
+
+    try:
+        stored, _ = safetensors_files.read_folder(Path(case.model))
+    except Failure:  # of a model that is no whole one
+        return ""
+    # As they are stored, and as the class has them.
+    names = [*stored, *(f"{name}.weight" for name in family.linear_layers)]
+    idle = [shown(one) for one in patterns if not any(re.search(one, name) for name in names)]
+    parts = sorted({".".join(name.split(".")[:2]) for name in family.linear_layers})
+    return f"{', '.join(idle)}; names begin with {', '.join(parts)}" if idle else ""
 
 
 def targets(case: Case) -> list[str] | str:
@@ -91,6 +111,22 @@ RULES = (
             lambda case, key=key: bad_patterns(case(key)), fix=Fix(changes={key: None}),
         )
         for key in (FREEZE, TRAIN)
+    ),
+    *(
+        Rule(
+            "SPEC-PATTERN-NOTHING", ERROR, TRAINING, key,
+            "in the name of no parameter",
+            lambda case, key=key: idle_patterns(case, key),
+        )
+        for key in (FREEZE, TRAIN)
+    ),
+    # cosmos-rl applies it after the adapters: what matches is trained whole, and adapters that do
+    # not match are frozen.
+    Rule(
+        "SPEC-TRAINABLE-LORA", ERROR, TRAINING, TRAIN,
+        "adapters are trained, where target_modules puts them; modules_to_save names what is "
+        "trained whole beside them",
+        lambda case: case("policy.lora") and case(TRAIN), fix=Fix(changes={TRAIN: None}),
     ),
     # An entry is part of a layer's whole name: q_proj is of the language model alone, whose
     # vision tower says qkv. No match at all ends the run once the model is loaded.

@@ -87,7 +87,8 @@ def examined(
     found += shared_data.of_spec(case)
     if action in actions.TRAINING and case.resumed:
         found += resuming.resumed_otherwise(case)
-    return case, found + broken_rules(case, invalid, unread)
+    found += broken_rules(case, invalid, unread)
+    return case, found + idle_findings(case, {finding.where for finding in found})
 
 
 def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Finding]:
@@ -179,6 +180,26 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
         message = f"got {got}, which engine {case.engine} does not apply: {able}"
         severity = f.ERROR if schema.get("x-ignoring") == "error" else f.WARNING
         found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, fix))
+    return found
+
+
+def idle_findings(case: Case, told: set[str]) -> list[f.Finding]:
+    """Return a warning for each value of a training that asks for something while what it depends
+    on is off; of keys of which something was `told`, that is enough."""
+    found = []
+    schemas = document.keys(case.action)
+    template = document.template(case.action)
+    for key, value in document.items(case.action, case.written):
+        schema = schemas.get(key, {})
+        switch = schema.get("depends_on")
+        if switch is None or key in told or case.action not in actions.TRAINING:
+            continue
+        usual = (schema.get("default"), document.get(template, key))
+        if value in usual or case(switch) not in document.IS_OFF or not case.is_read(key):
+            continue
+        state = spec_values.shown(case(switch))
+        message = f"got {spec_values.shown(value)}, which has no effect while {switch} is {state}"
+        found.append(f.warning("SPEC-KEY-IDLE", key, message))
     return found
 
 

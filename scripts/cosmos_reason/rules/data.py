@@ -184,6 +184,15 @@ RULES = (
         if case.cosmos else "tao" in case("logging.logger"),
         fix=loggers_with_effect,
     ),
+    *(
+        Rule(
+            "SPEC-KEY-IDLE", WARNING, TRAINING, key,
+            "has no effect while logging.logger does not name wandb",
+            lambda case, key=key: case(key) and "wandb" not in case("logging.logger"),
+            fix=lambda case: Fix(changes={"logging.logger": [*case("logging.logger"), "wandb"]}),
+        )
+        for key in ("logging.wandb_run_name", "logging.wandb_run_id")
+    ),
     Rule(
         "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
         "must be known before a launch, unless a dataset script of your own reads other data "
@@ -202,5 +211,12 @@ RULES = (
         else Fix(command=shlex.join([
             "scripts/build_dataset.py", case(TRAIN_ANNOTATIONS) or "DIR", "-o", "data-thinking",
         ])),
+    ),
+    Rule(
+        "SPEC-REASONING-NONE", WARNING, "train", RESPONSE_MODE,
+        "no record has reasoning beside its answer, so that the answers alone are trained",
+        lambda case: case(RESPONSE_MODE) != "answer" and not case.has_other_facts
+        and (case.facts or {}).get("reasoning_beside") == 0,
+        fix="answer",
     ),
 )  # fmt: skip

@@ -23,6 +23,7 @@ from cosmos_reason.rules.keys import (
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 
 FEW_STEPS = 20
+LOST_SHARE = 0.1  # of the records, in each epoch, that is worth a word
 LEAST_BATCH = 8  # records of a step that is offered; gradients of fewer are noise
 
 
@@ -67,6 +68,22 @@ def few_steps(case: Case):
         ways = f"--global-batch {batch * case.ranks}, or {ways}, is enough"
         return f"{case.steps} steps in all, of {case.global_batch} records each; {ways}"
     return f"{case.steps} steps in all; {ways} is enough"
+
+
+def epochs_end_before_limit(case: Case):
+    limit, an_epoch = case("train.max_num_steps"), case.steps_per_epoch
+    if not limit or not an_epoch or an_epoch * case("train.epoch") >= limit:
+        return None
+    return f"train.epoch={case('train.epoch')} is {an_epoch * case('train.epoch')} steps"
+
+
+def left_out_of_epochs(case: Case):
+    """Return how many records each epoch leaves out, where they are a tenth of all or more."""
+    if not case(DROP_LAST) or not case.steps_per_epoch:
+        return None
+    seen = case.steps_per_epoch * case.global_batch
+    lost = case.trained_records - seen
+    return lost >= LOST_SHARE * case.trained_records and f"{lost} of {case.trained_records}"
 
 
 def enough_epochs(case: Case) -> int:
@@ -230,6 +247,19 @@ RULES = (
         few_steps, fix=more_steps,
     ),
     Rule(
+        "SPEC-STEPS-LIMIT", WARNING, "train", "train.max_num_steps",
+        "the epochs end before, and the run with them",
+        epochs_end_before_limit,
+        fix=lambda case: Fix(changes={
+            "train.epoch": math.ceil(case("train.max_num_steps") / case.steps_per_epoch)
+        }),
+    ),
+    Rule(
+        "SPEC-RECORDS-DROPPED", WARNING, "train", DROP_LAST,
+        "so many records of each epoch are not trained on, in the batch that is not full",
+        left_out_of_epochs, fix=False,
+    ),
+    Rule(
         "SPEC-STEPS", INFO, "train", WARMUP, "how long the learning rate rises",
         length_of_warmup,
     ),
@@ -280,6 +310,18 @@ RULES = (
         "published recipes stay under 1e-4 (1e-3 with LoRA); expect instability",
         lambda case: case(RATE) >= (1e-3 if case("policy.lora") else 1e-4),
         fix=lambda case: 1e-4 if case("policy.lora") else 1e-5,
+    ),
+    Rule(
+        "SPEC-RATE-LOW", WARNING, "train", RATE,
+        "published recipes stay above 1e-7 (1e-5 with LoRA); hardly anything would be learned",
+        lambda case: case(RATE) < (1e-5 if case("policy.lora") else 1e-7),
+        fix=lambda case: 1e-4 if case("policy.lora") else 1e-6,
+    ),
+    Rule(
+        "SPEC-BETAS", WARNING, TRAINING, "train.optm_betas",
+        "the first, of the gradients, is above the second, of their squares: they look swapped",
+        lambda case: case("train.optm_betas")[0] > case("train.optm_betas")[1],
+        fix=lambda case: sorted(case("train.optm_betas")),
     ),
     Rule(
         "SPEC-RATE-BFLOAT16", WARNING, TRAINING, RATE,

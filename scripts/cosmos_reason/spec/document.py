@@ -18,6 +18,7 @@ from cosmos_reason.base.findings import bad_input
 from cosmos_reason.spec.values import LONG_KEY, MAX_DEPTH
 
 MISSING = object()
+IS_OFF = (None, False, 0, "", "none")  # values of a key with which what depends on it is off
 MAX_BYTES = 1 << 18
 FREE_NAMES = ("alpha_pattern", "r_pattern", "reward_function")  # tables whose names are not ours
 

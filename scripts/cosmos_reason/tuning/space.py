@@ -327,7 +327,7 @@ def _legal(leaf: dict, value):
 def active(dimension: Dimension, table: dict) -> bool:
     """Return whether what the key depends on is on in this spec."""
     parent = document.keys("train")[dimension.key].get("depends_on")
-    return parent is None or document.get(table, parent) not in (None, False, 0, "", "none")
+    return parent is None or document.get(table, parent) not in document.IS_OFF
 
 
 def put(table: dict, dimension: Dimension, value) -> None:

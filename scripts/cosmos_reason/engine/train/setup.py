@@ -113,7 +113,7 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
         if in_fp8:
             fp8.freeze(models.decoder_layers(network, folder), hardware.device)
             wrapped.to(hardware.device)
-        return wrapped
+        network = wrapped
     models.choose_trainable(network, policy)
     return network
 
