@@ -541,6 +541,8 @@ ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
         ("--gpus-per-node 4 --nodes 2", {"policy.parallelism.dp_shard_size"}),
         ("--model reason2-8b", {"policy.model_name_or_path"}),
         ("--engine transformers", {"--engine"}),
+        ("--set lora_alpha=64", {"policy.lora.lora_alpha"}),
+        ("--set use_rslora=true", {"policy.lora.use_rslora"}),
         ("--tuning full --set resume=false", set()),
     ],
 )
@@ -553,6 +555,43 @@ def test_a_parent_job_is_resumed_as_it_was_even_where_its_folder_is_not_seen(her
     engine = "" if "--engine" in words else "--engine cosmos-rl"
     _, found, _ = support_specs.run(f"train {engine} --parent-job {JOB} {words}")
     assert {one.where for one in found if one.id == "SPEC-RESUME-OTHER"} == where
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "told"),
+    [
+        ("", None, ""),
+        ("--set epochs=9 --set learning_rate=1e-5 --set mini_batch=1", None, ""),
+        ("--set batch_size=8", "train.train_batch_per_replica", "128 records a step, but"),
+        ("--set dataloader_seed=5", "train.train_policy.dataloader_seed", "dataloader_seed 0:"),
+        ("--set dataloader_shuffle=false", "train.train_policy.dataloader_shuffle", "shuffle True"),
+        ("--set dataloader_drop_last=true", "train.train_policy.dataloader_drop_last", "False"),
+    ],
+)
+def test_a_resumed_run_that_would_deal_other_records_is_told(here, words, where, told):
+    line = "train --engine cosmos-rl --model reason2-2b --tuning lora --gpus-per-node 8 --nodes 2"
+    run(line, f"{JOB}/spec.toml")
+    record = {"action": "train", "engine": "cosmos-rl", "state": "COMPLETE"}
+    checkpoint = "/cluster/out/20260101000000/safetensors/step_20"
+    files.write_json(here / JOB / "job.json", record | {"evidence": {"checkpoint": checkpoint}})
+    found = run(f"train --engine cosmos-rl --parent-job {JOB} {words}")[1]
+    if where is None:
+        assert "SPEC-RESUME-DEALT" not in found
+    else:
+        one = found["SPEC-RESUME-DEALT"]
+        assert (one.where, one.severity) == (where, "warning") and told in one.message
+
+
+@pytest.mark.parametrize(("model", "is_told"), [("reason2-8b", True), ("reason2-2b", False)])
+def test_adapters_resumed_on_another_base_are_told(saved, model, is_told):
+    config = files.read_json(saved / "cosmos_config")
+    config["policy"] |= {"lora": {"r": 16}, "model_name_or_path": "/models/Cosmos-Reason2-2B"}
+    files.write_json(saved / "cosmos_config", config)
+    line = f"train --engine cosmos-rl --tuning lora --gpus-per-node 2 --set resume={saved}"
+    _, found, _ = support_specs.run(f"{line} --model {model}")
+    told = [one for one in found if one.where == "policy.model_name_or_path"]
+    told = [one for one in told if one.id == "SPEC-RESUME-OTHER"]
+    assert [one.severity for one in told] == ["warning"] * is_told
 
 
 @pytest.mark.parametrize("checkpoint", ["/model", "/out/20260101000000/safetensors/final"])

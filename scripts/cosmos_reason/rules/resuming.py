@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import GRID, POLICY_GPUS
+from cosmos_reason.rules.keys import GRID, POLICY_GPUS, RANKS_OF_REPLICA
 from cosmos_reason.spec import document
 from cosmos_reason.spec import values as spec_values
+from cosmos_reason.spec.keys import BATCH, DROP_LAST
 
 RANK, LAYERS = "policy.lora.r", "policy.lora.target_modules"
+MODEL = "policy.model_name_or_path"
+# What the update of an adapter is multiplied by: with another the model would jump.
+SCALES = ("policy.lora.lora_alpha", "policy.lora.use_rslora")
+# What decides which records a step takes, beside how many.
+ORDER = ("train.train_policy.dataloader_seed", "train.train_policy.dataloader_shuffle", DROP_LAST)
 
 
 def resumed_otherwise(case: Case) -> list[f.Finding]:
@@ -43,7 +50,8 @@ def resumed_otherwise(case: Case) -> list[f.Finding]:
 
 def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
     """Return an error for adapters, and on cosmos-rl for sizes of the layout, that are not those of
-    the run to resume."""
+    the run to resume; a warning for what deals other records to the steps that are left, and for
+    adapters of another base."""
     found = []
     ours, theirs = _tuning(now), _tuning(saved)
     if ours != theirs:
@@ -61,9 +69,49 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
             fix = Fix(changes={LAYERS: before})
             found.append(f.error("SPEC-RESUME-OTHER", LAYERS, message, fix))
         found += _other_numbers(now, saved, (RANK,))
+        for key in SCALES:
+            if (value := _value(now, key)) != (before := _value(saved, key)):
+                message = f"got {spec_values.shown(value)}, but the adapters to resume were "
+                message += f"trained with {spec_values.shown(before)}"
+                found.append(f.error("SPEC-RESUME-OTHER", key, message, Fix(changes={key: before})))
+        base, before = (_value(table, MODEL) for table in (now, saved))
+        # It may lie elsewhere by now.
+        if isinstance(before, str) and before and Path(before).name != Path(base).name:
+            message = f"got {base}, but the adapters to resume were trained on {before}; they "
+            message += "change the answers of no other model as they learned to"
+            found.append(f.warning("SPEC-RESUME-OTHER", MODEL, message))
     if cosmos:
         found += _other_numbers(now, saved, POLICY_GPUS)
-    return found
+    return found + _dealt_otherwise(now, saved)
+
+
+def _value(table: dict, key: str):
+    """Return a value of a training, the trainer's default where the table does not have it."""
+    return document.get(table, key, document.keys("train")[key].get("default"))
+
+
+def _dealt_otherwise(now: dict, saved: dict) -> list[f.Finding]:
+    """Return a warning where the steps that are left would take records of the epoch at work once
+    more, and others not at all."""
+    is_known = isinstance(document.get(saved, "train"), dict)
+    if not is_known or _value(now, "train.train_policy.type") == "grpo":
+        return []
+    changed = [key for key in ORDER if _value(now, key) != _value(saved, key)]
+    ways = []
+    for table in (now, saved):
+        sizes = [_value(table, key) for key in (BATCH, *RANKS_OF_REPLICA)]
+        if not all(type(size) is int and size > 0 for size in sizes):
+            return []  # as a checkpoint that no trainer wrote may have it
+        words = [f"{math.prod(sizes)} records a step"]
+        for key in changed:
+            words.append(f"{key.rpartition('.')[2]} {spec_values.shown(_value(table, key))}")
+        ways.append(words)
+    if ways[0] == ways[1]:
+        return []
+    message = f"got {', '.join(ways[0])}, but the run to resume has {', '.join(ways[1])}: the "
+    message += "epoch at work would show some records twice and others not at all"
+    fix = Fix(changes={key: _value(saved, key) for key in changed})
+    return [f.warning("SPEC-RESUME-DEALT", changed[0] if changed else BATCH, message, fix)]
 
 
 def _other_numbers(now: dict, saved: dict, keys: tuple[str, ...]) -> list[f.Finding]:
