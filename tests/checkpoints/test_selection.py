@@ -135,7 +135,7 @@ def test_choosing_by_validation_loss(output, model):
     assert chosen.step == "step_10" and str(output / RUN / "metrics.jsonl") in findings[0].message
     expected = ["CKPT-VAL-LOSS-PROXY", "CKPT-NOT-SCORED", "CKPT-LOWEST-NOT-SAVED"]
     assert [f.id for f in findings] == expected
-    assert "1 of 3 have no known" in findings[1].message and "step 11" in findings[2].message
+    assert "1 of 3 have no validation loss" in findings[1].message and "step 11" in findings[2].message
     shutil.copytree(output / RUN / "safetensors" / "step_10", output / RUN / "merged" / "step_10")
     add_step(output / RUN, "final", model)
     with open(output / RUN / "metrics.jsonl", "a") as lines:
@@ -357,7 +357,7 @@ def test_the_lowest_loss_is_not_told_of_checkpoints_without_one_in_silence(outpu
     chosen, found = select(output, "val_loss")
     (told,) = [one for one in found if one.id == "CKPT-NOT-SCORED"]
     assert chosen.step == "step_10" and told.severity == "warning"
-    assert "2 of 3 have no known validation loss" in told.message
+    assert "2 of 3 have no validation loss that is a number" in told.message
     assert [name.rpartition("/")[2] for name in told.data["checkpoints"]] == ["step_9", "step_20"]
     write_losses(output / RUN, (9, 0.7), (10, 0.5), (20, 0.6))
     assert "CKPT-NOT-SCORED" not in {one.id for one in select(output, "val_loss")[1]}

@@ -2,6 +2,7 @@
 secrets."""
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -57,6 +58,7 @@ def in_folder(site, action, folder):
         ([1.5, *[3.1] * 18], None),
         ([float("nan"), *[3.0] * 29], None),
         ([1.0, *[40.0] * 4], None),  # too few to tell
+        ([1.0] * 20 + [float("nan")] * 10, None),
     ],
 )
 def test_a_training_that_diverged_is_complete_and_says_so(site, losses, rose):
@@ -64,6 +66,9 @@ def test_a_training_that_diverged_is_complete_and_says_so(site, losses, rose):
     job = ended(site.submit(losses=losses, steps=steps, total=steps))
     assert job.state == "COMPLETE" and job.evidence.get("loss_rose") == rose
     assert ("the training diverged" in job.reason) == bool(rose)
+    count = sum(math.isnan(loss) for loss in losses)
+    said = f"{count} of {steps} values of train/loss are no numbers"
+    assert (said in job.reason) == (count > 0)
 
 
 @pytest.mark.parametrize(

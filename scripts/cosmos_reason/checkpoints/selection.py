@@ -334,8 +334,8 @@ class Training:
         unknown = [one.name for one in self.standing if one not in known]
         if unknown:
             message = (
-                f"{len(unknown)} of {len(self.standing)} have no known validation loss, and were "
-                f"not compared: {', '.join(unknown[:3])}"
+                f"{len(unknown)} of {len(self.standing)} have no validation loss that is a "
+                f"number, and were not compared: {', '.join(unknown[:3])}"
             )
             notes.append(
                 findings.warning("CKPT-NOT-SCORED", self.output_dir, message, checkpoints=unknown)

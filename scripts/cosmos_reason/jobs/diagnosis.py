@@ -97,6 +97,7 @@ DIMS = re.compile(
 )
 LAYOUT = "policy.parallelism."
 OF_IMAGE = ("image", "image_version")
+FULL_GPU = "LOG-GPU-MEMORY"
 BY_LAYOUT = ("LOG-REPLICATE-1D",)  # what its fix changes depends on the spec
 
 
@@ -554,6 +555,9 @@ def _useful(
             left |= run.fewer_frames(new, is_spent)
         elif not _is_better_already(key, old, new):
             left[key] = new
+    pixels = f"{vision}.total_pixels"
+    if entry.id.startswith(FULL_GPU) and left.keys() - {pixels}:
+        left.pop(pixels, None)  # what the model sees changes only where nothing else is left
     if RATE in left:
         # What is low for all weights is next to nothing for an adapter: a tenth of the run's own.
         rate = document.get(run.spec, RATE)

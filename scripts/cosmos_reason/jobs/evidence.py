@@ -126,6 +126,8 @@ def _remarks(found: dict) -> list[str]:
             f"the loss rose from {began:.4g} to {ended_at:.4g}: the training diverged, "
             "take a lower train.optm_lr"
         )
+    for key, (count, told) in found.get("not_finite", {}).items():
+        remarks.append(f"{count} of {told} values of {key} are no numbers")
     for key in LEFT_OUT.values():
         if found.get(f"skipped_{key}"):
             left = f"{found[f'skipped_{key}']:,}"
@@ -243,6 +245,11 @@ def _of_training(job: Job) -> tuple[dict, str]:
     else:
         found |= _skipped_in_log(job)
     lines, _ = progress.read_metrics(job.folder)
+    # cosmos-rl goes on with numbers that are none.
+    for key in ("train/loss", "val/avg_loss"):
+        told = [line[key] for line in lines if key in line]
+        if count := sum(not math.isfinite(loss) for loss in told):
+            found.setdefault("not_finite", {})[key] = [count, len(told)]
     losses = [line["train/loss"] for line in lines if "train/loss" in line]
     losses = [loss for loss in losses if math.isfinite(loss)]
     if job.action == "train" and len(losses) >= FEWEST_LOSSES:
