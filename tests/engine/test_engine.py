@@ -102,6 +102,31 @@ def test_a_checkpoint_of_another_run_is_refused(train_spec, out):
         run(train_spec, train__resume=True, train__max_num_steps=5)
 
 
+def test_a_checkpoint_of_other_records_is_refused(train_spec, out, tmp_path):
+    annotations = train_spec["custom"]["train_dataset"]["annotation_path"]
+    records = files.read_json(Path(annotations))
+    files.write_json(tmp_path / "copy.json", records)
+    key = "custom__train_dataset__annotation_path"
+    run(train_spec, train__resume=True, **{key: str(tmp_path / "copy.json")})
+    files.write_json(tmp_path / "other.json", records[::-1])
+    with pytest.raises(Failure, match=r"ENGINE-RESUME-OTHER-RUN.*other records"):
+        run(train_spec, train__resume=True, **{key: str(tmp_path / "other.json")})
+
+
+@pytest.mark.parametrize("rank", [1, 8])
+def test_adapters_of_another_rank_are_refused(train_spec, tmp_path, rank):
+    run(train_spec, policy__lora=LORA | {"r": rank})
+    with pytest.raises(Failure, match="ENGINE-RESUME-OTHER-MODEL"):
+        run(train_spec, policy__lora=dict(LORA), train__resume=True, train__timestamp="again")
+
+
+def test_a_run_goes_on_in_another_precision(train_spec, out):
+    """The moments take the precision of the weights, as torch's own optimizers let them."""
+    resumed = str(out / "run" / "checkpoints" / "step_2" / "policy")
+    run(train_spec, train__timestamp="half", train__resume=resumed, train__master_dtype="bfloat16")
+    assert len(course(out / "half", "train/loss")) == 2
+
+
 # -- kills, full disks, and what a resume makes up for -----------------------------------------
 
 

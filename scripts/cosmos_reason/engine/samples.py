@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -26,6 +28,14 @@ class Samples(torch.utils.data.Dataset):
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return what differs for other records, and for the same in another order."""
+        told = blake2b(digest_size=16)
+        for sample in self.samples:
+            told.update(repr((sample.id, sample.turns, sample.media)).encode())
+        return told.hexdigest()
 
     def __getitem__(self, index: int) -> Inputs | Failure:
         """Return the sample, or the Failure of one that cannot be read, not raised: torch would

@@ -21,6 +21,7 @@ from cosmos_reason.checkpoints import (
     safetensors_files,
     training_settings,
 )
+from cosmos_reason.engine.samples import Samples
 from cosmos_reason.engine.train import shards
 from cosmos_reason.engine.train.ranks import ALONE, Ranks
 
@@ -162,7 +163,8 @@ def load_state(folder: Path, network, optimizer) -> dict:
         raise bad_input("ENGINE-RESUME-INCOMPLETE", folder, message)
     weights = load_file(folder / MODEL_STATE)
     parameters = _trainable(network)
-    if weights.keys() != parameters.keys():
+    shapes = [{name: part.shape for name, part in one.items()} for one in (weights, parameters)]
+    if shapes[0] != shapes[1]:
         message = "got a checkpoint of another model or tuning method"
         raise bad_input("ENGINE-RESUME-OTHER-MODEL", folder, message)
     with torch.no_grad():
@@ -192,14 +194,21 @@ def to_resume(wanted: bool | str, output_dir: Path) -> Path | None:
     return folder
 
 
-def resume(folder: Path, network, optimizer, total: int, records: int) -> dict:
+def resume(folder: Path, network, optimizer, total: int, training: Samples) -> dict:
     """Restore a checkpoint. Returns its trainer state; raises Failure for one of another run."""
     state = load_state(folder, network, optimizer)
+    records = len(training)
     # Other data or another length would deal other records to the steps that are left.
     if (state["total_steps"], state["records"]) != (total, records):
         message = (
             f"got a checkpoint of {state['total_steps']} steps over {state['records']} records, "
             f"expected {total} steps over {records} records"
+        )
+        raise bad_input("ENGINE-RESUME-OTHER-RUN", folder, message)
+    if state.get("data", training.digest) != training.digest:  # older states do not say
+        message = (
+            f"got a checkpoint of a run over other records, or over these {records} in another "
+            "order; put the annotations of that run back, or begin a new run with its model"
         )
         raise bad_input("ENGINE-RESUME-OTHER-RUN", folder, message)
     say(f"resume: step {state['step']} of {total} from {folder}")

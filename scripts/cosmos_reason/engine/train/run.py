@@ -84,9 +84,7 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     resumed = ranks.by_first(checkpointing.to_resume, train["resume"], output_dir)
     state = {"step": 0}
     if resumed:
-        state = ranks.agreed(
-            checkpointing.resume, resumed, network, optimizer, total, len(training)
-        )
+        state = ranks.agreed(checkpointing.resume, resumed, network, optimizer, total, training)
     name = train["timestamp"]
     run_dir = ranks.by_first(
         lambda: output_dir / name if name else setup.new_run_folder(output_dir)

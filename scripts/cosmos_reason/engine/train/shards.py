@@ -139,9 +139,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a whole tensor of a parameter, or of its moments, spread as the parameter is."""
+    """Return a whole tensor of a parameter, or of its moments, spread as the parameter is and in
+    its precision."""
     tensor = tensor.to(parameter.device)
-    if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
+    if tensor.shape != parameter.shape:  # the count of steps
+        return tensor
+    tensor = tensor.to(parameter.dtype)
+    if not isinstance(parameter, DTensor):
         return tensor
     placements = parameter.placements
     return distribute_tensor(tensor, parameter.device_mesh, placements, src_data_rank=None)

@@ -322,6 +322,7 @@ class Trainer:
             "step": self.step,
             "total_steps": self.total_steps,
             "records": len(self.training),
+            "data": self.training.digest,
             "learned": self.learned,
             "left_out": {name: skipped.entries() for name, skipped in self.skipped.items()},
             **self.metrics.kept,
