@@ -135,7 +135,9 @@ def test_choosing_by_validation_loss(output, model):
     assert chosen.step == "step_10" and str(output / RUN / "metrics.jsonl") in findings[0].message
     expected = ["CKPT-VAL-LOSS-PROXY", "CKPT-NOT-SCORED", "CKPT-LOWEST-NOT-SAVED"]
     assert [f.id for f in findings] == expected
-    assert "1 of 3 have no validation loss" in findings[1].message and "step 11" in findings[2].message
+    assert (
+        "1 of 3 have no validation loss" in findings[1].message and "step 11" in findings[2].message
+    )
     shutil.copytree(output / RUN / "safetensors" / "step_10", output / RUN / "merged" / "step_10")
     add_step(output / RUN, "final", model)
     with open(output / RUN / "metrics.jsonl", "a") as lines:

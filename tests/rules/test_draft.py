@@ -580,6 +580,7 @@ def test_a_resumed_run_that_would_deal_other_records_is_told(here, words, where,
     else:
         one = found["SPEC-RESUME-DEALT"]
         assert (one.where, one.severity) == (where, "warning") and told in one.message
+        assert ("--global-batch 64" in str(one.fix)) == (where == "train.train_batch_per_replica")
 
 
 @pytest.mark.parametrize(("model", "is_told"), [("reason2-8b", True), ("reason2-2b", False)])

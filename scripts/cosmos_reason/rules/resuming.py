@@ -82,7 +82,7 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
             found.append(f.warning("SPEC-RESUME-OTHER", MODEL, message))
     if cosmos:
         found += _other_numbers(now, saved, POLICY_GPUS)
-    return found + _dealt_otherwise(now, saved)
+    return found if f.has_errors(found) else found + _dealt_otherwise(now, saved)
 
 
 def _value(table: dict, key: str):
@@ -97,12 +97,13 @@ def _dealt_otherwise(now: dict, saved: dict) -> list[f.Finding]:
     if not is_known or _value(now, "train.train_policy.type") == "grpo":
         return []
     changed = [key for key in ORDER if _value(now, key) != _value(saved, key)]
-    ways = []
+    ways, steps = [], []
     for table in (now, saved):
         sizes = [_value(table, key) for key in (BATCH, *RANKS_OF_REPLICA)]
         if not all(type(size) is int and size > 0 for size in sizes):
             return []  # as a checkpoint that no trainer wrote may have it
-        words = [f"{math.prod(sizes)} records a step"]
+        steps.append(math.prod(sizes))
+        words = [f"{steps[-1]} records a step"]
         for key in changed:
             words.append(f"{key.rpartition('.')[2]} {spec_values.shown(_value(table, key))}")
         ways.append(words)
@@ -111,6 +112,8 @@ def _dealt_otherwise(now: dict, saved: dict) -> list[f.Finding]:
     message = f"got {', '.join(ways[0])}, but the run to resume has {', '.join(ways[1])}: the "
     message += "epoch at work would show some records twice and others not at all"
     fix = Fix(changes={key: _value(saved, key) for key in changed})
+    if steps[0] != steps[1]:
+        fix |= Fix(flags={"--global-batch": steps[1]})
     return [f.warning("SPEC-RESUME-DEALT", changed[0] if changed else BATCH, message, fix)]
 
 
