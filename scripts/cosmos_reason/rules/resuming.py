@@ -56,7 +56,7 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
     ours, theirs = _tuning(now), _tuning(saved)
     if ours != theirs:
         message = f"got {ours}, but the run to resume has {theirs}"
-        kept = {key: document.get(saved, key) for key in (RANK, LAYERS)}
+        kept = {key: document.get(saved, key) for key in (RANK, LAYERS, *SCALES)}
         changes = {key: value for key, value in kept.items() if value} if theirs == "lora" else {}
         fix = Fix(flags={"--tuning": theirs}, changes=changes)
         found.append(f.error("SPEC-RESUME-OTHER", "policy.lora", message, fix))
