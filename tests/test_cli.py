@@ -44,6 +44,19 @@ def test_a_full_disk_behind_stdout_is_exit_three():
     assert done.returncode == 3 and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_failure(closed):
+    script = f'exec {sys.executable} "$@" {closed}'
+    words = [str(ROOT / "scripts/diagnose_log.py"), "-", "--json"]
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *words], input="step 1\n", capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+    if closed == "2>&-":
+        assert json.loads(done.stdout)["ok"]
+
+
 def test_names_that_the_terminal_cannot_show_are_escaped():
     done = run_script(
         SCRIPT, "train", "-o", "\u00fc.txt", env=os.environ | {"PYTHONIOENCODING": "ascii"}

@@ -327,6 +327,11 @@ def run(
     words = sys.argv if argv is None else argv
     as_json, is_quiet = "--json" in words, "--quiet" in words
     indent = 1
+    # Of a caller that closed one (`>&-`): the next file that is opened would take its number, and
+    # what a child prints would be written into that file.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal cannot show is no reason to fail.
         stream.reconfigure(errors="backslashreplace")
