@@ -378,7 +378,7 @@ def _keep(program: str, path: Path, outcome: Outcome) -> None:
         outcome.text += f"\nsaved as {path}: the same, for programs"
     except (f.Failure, OSError) as problem:
         outcome.findings += _outcome_of(problem).findings
-        outcome.exit_code = f.EXIT_OUTSIDE
+        outcome.exit_code, outcome.next = f.EXIT_OUTSIDE, ()
 
 
 def _outcome_of(problem: Exception) -> Outcome:
@@ -391,9 +391,8 @@ def _outcome_of(problem: Exception) -> Outcome:
     if isinstance(problem, ModuleNotFoundError):
         finding = _not_installed(problem)
     else:
-        where = str(problem.filename or "-")
-        fix = files.way_out(problem)
-        finding = f.error("OS-ERROR", where, problem.strerror or str(problem), fix)
+        message, fix = problem.strerror or str(problem), files.way_out(problem)
+        finding = f.error("OS-ERROR", files.place(problem), message, fix)
         if problem.errno in files.NO_NAME_OF_A_FILE:  # it was given wrongly
             return Outcome(findings=[finding], exit_code=f.EXIT_BAD_INPUT)
     return Outcome(findings=[finding], exit_code=f.EXIT_OUTSIDE)

@@ -32,6 +32,25 @@ def test_a_file_in_an_unfinished_folder_has_the_name_it_was_to_have(full):
     assert list(full.iterdir()) == []
 
 
+def test_a_copy_without_room_names_where_it_was_to_be(tmp_path):
+    """The kernel names both; what is full is not where the original lies."""
+    source = tmp_path / "from" / "below"
+    source.mkdir(parents=True)
+    (source / "a").write_bytes(bytes(1000))
+    (source / "left").touch()
+    full = tmp_path / "full"
+    with (
+        files_up_to(100),
+        pytest.raises(OSError, match="too large") as raised,
+        files.whole_folder(full) as part,
+    ):
+        files.copy_tree(source.parent, part / "copy", lambda folder, names: ["left"])
+    assert files.place(raised.value) == str(full / "copy/below/a")
+    assert files.way_out(raised.value).startswith(f"du -xhd 3 {tmp_path} |")
+    files.copy_tree(source.parent, full, lambda folder, names: ["left"])
+    assert [path.name for path in full.rglob("*")] == ["below", "a"]
+
+
 def test_another_error_keeps_the_name_it_has(tmp_path):
     with pytest.raises(FileNotFoundError) as raised, files.whole_file(tmp_path / "a"):
         (tmp_path / "source").read_text()

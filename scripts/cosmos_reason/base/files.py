@@ -13,7 +13,7 @@ import secrets
 import shlex
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,8 +85,32 @@ def name_path(problem: BaseException, path: Path, temporary: Path | None = None)
         return
     if problem.filename is None and problem.errno in NO_ROOM:
         problem.filename = str(path)
-    elif temporary and isinstance(problem.filename, str):
-        problem.filename = problem.filename.replace(str(temporary), str(path))
+    elif temporary:
+        for name in ("filename", "filename2"):  # of a copy: its source, and where it was to be
+            named = getattr(problem, name)
+            if isinstance(named, str):
+                setattr(problem, name, named.replace(str(temporary), str(path)))
+
+
+def place(problem: OSError) -> str:
+    """Return the path that an error is about: of a copy that found no room, where it was to be; "-"
+    where none is named."""
+    found_no_room = problem.errno in NO_ROOM and problem.filename2
+    named = problem.filename2 if found_no_room else problem.filename
+    return os.fsdecode(named) if isinstance(named, str | bytes) else "-"
+
+
+def copy_tree(source: Path, target: Path, left_out: Callable[[str, list[str]], list[str]]) -> None:
+    """Copy a folder but for the names that `left_out` returns for a folder in it. The first file
+    that fails ends it: shutil.copytree goes on, and what it raises then has no errno."""
+    for folder, below, names in os.walk(source):
+        skipped = left_out(folder, below + names)
+        below[:] = [name for name in below if name not in skipped]
+        there = target / Path(folder).relative_to(source)
+        there.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            if name not in skipped:
+                shutil.copy2(Path(folder, name), there / name)
 
 
 def way_out(problem: OSError) -> str:
@@ -94,8 +118,7 @@ def way_out(problem: OSError) -> str:
     known."""
     if problem.errno not in NO_ROOM | NO_RIGHT:
         return ""
-    is_named = isinstance(problem.filename, str | bytes)
-    path = os.path.abspath(os.fsdecode(problem.filename) if is_named else "a file")
+    path = os.path.abspath(place(problem))
     folder = next(folder for folder in Path(path).parents if os.path.isdir(folder))
     if problem.errno in NO_ROOM:
         return (

@@ -179,7 +179,7 @@ def copy_programs(skill: Path, with_library: bool = True) -> None:
     of people nor the packages that stand behind the engine's."""
     alone = Path("scripts", "in_container")
     if not with_library:
-        shutil.copytree(bundle.ROOT / alone, skill / alone, ignore=shutil.ignore_patterns("__*"))
+        files.copy_tree(bundle.ROOT / alone, skill / alone, shutil.ignore_patterns("__*"))
         return
 
     def left_out(folder: str, names: list[str]) -> list[str]:
@@ -191,7 +191,7 @@ def copy_programs(skill: Path, with_library: bool = True) -> None:
         return found
 
     for part in ("scripts", "schemas"):
-        shutil.copytree(bundle.ROOT / part, skill / part, ignore=left_out)
+        files.copy_tree(bundle.ROOT / part, skill / part, left_out)
     # For who has to make an environment there; the engine's names others.
     named = sorted(bundle.ROOT.glob("requirements-*.txt"))
     needed = (bundle.ROOT / bundle.ENGINE_PACKAGES).read_text(encoding="utf-8")

@@ -239,7 +239,7 @@ def submit(launch: Launch) -> tuple[Job | None, list[Finding]]:
         problem.filename = problem.filename or str(launch.jobs_dir)
         way = files.way_out(problem)
         message += f"; {way}, or a folder elsewhere" if way else ""
-        raise outside("JOB-FOLDER", problem.filename, message, elsewhere) from None
+        raise outside("JOB-FOLDER", files.place(problem), message, elsewhere) from None
     # The record is there before anything starts: were this process killed at any moment from here
     # on, whoever asks for the job's state finds it, and its platform tells what became of it.
     try:
