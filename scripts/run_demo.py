@@ -146,6 +146,16 @@ def set_flags(settings: list[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
+def stop_jobs(root: Path) -> None:
+    """Cancel what still runs of an interrupted demo: a job goes on without being watched, and would
+    write into the folder of the next demo."""
+    from cosmos_reason.jobs import platforms
+
+    for record in root.glob("jobs/*/job.json"):
+        if not platforms.settled(record.parent).has_ended:
+            platforms.stop(record.parent, grace=10)
+
+
 def make_world(root: Path, model: str, seed: int) -> None:
     """Write clips with questions, and a checkpoint with random weights whose tokenizer knows their
     words: of Cosmos3 as it is published, of Reason1 as it is trained."""
@@ -250,6 +260,7 @@ def main(args) -> cli.Outcome:
         raise bad_input(
             "DEMO-OUTPUT", root, "got a folder that no demo made, expected none or an old demo", fix
         )
+    stop_jobs(root)
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     (root / MARK).touch()
@@ -257,7 +268,11 @@ def main(args) -> cli.Outcome:
     made = CHECKPOINTS[args.model]
     shell.say(f"Make {sum(CLIPS.values())} clips with questions and {made} in {root}")
     make_world(root, args.model, args.seed)
-    before, after, train_seconds, checkpoint = loop(shell, root, args.seed)
+    try:
+        before, after, train_seconds, checkpoint = loop(shell, root, args.seed)
+    except KeyboardInterrupt:
+        stop_jobs(root)
+        raise
     summary = {
         "model": args.model,
         "seed": args.seed,

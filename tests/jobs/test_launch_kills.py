@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import run_demo
 from launch_site import Site, ended, marked, running, write_annotations, write_state
 from support import ROOT
 
@@ -185,6 +186,32 @@ def test_cancel_at_random_moments(site):
         platforms.stop(folder, grace=1000)
         assert ended(folder).state == "CANCELED" and not marked(folder)
         assert time.monotonic() - started < 300
+
+
+def test_a_demo_ends_the_jobs_of_one_that_was_interrupted(site, monkeypatch):
+    """They would write into the folder that the new one makes."""
+    demo = site.root / "demo"
+    site.jobs = demo / "jobs"
+    args = run_demo.parser().parse_args(["--output", str(demo)])
+    folders = []
+
+    def begun():
+        folders.append(site.submit(pause=0.1, steps=500, total=500))
+        running(folders[-1])
+
+    def begun_and_interrupted(*_):
+        begun()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_demo, "make_world", lambda *_: None)
+    monkeypatch.setattr(run_demo, "loop", begun_and_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo.main(args)
+    assert ended(folders[0]).state == "CANCELED" and not marked(folders[0])
+    begun()  # of a demo that was killed
+    with pytest.raises(KeyboardInterrupt):
+        run_demo.main(args)
+    assert not folders[1].exists() and not marked(folders[1])
 
 
 def test_a_signal_to_the_supervisor_reaches_the_work(site):
