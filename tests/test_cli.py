@@ -57,6 +57,12 @@ def test_a_closed_stream_is_no_failure(closed):
         assert json.loads(done.stdout)["ok"]
 
 
+def test_a_link_to_itself_is_bad_input(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    done = run_script("build_dataset.py", tmp_path / "loop", "-o", tmp_path / "data")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
 def test_names_that_the_terminal_cannot_show_are_escaped():
     done = run_script(
         SCRIPT, "train", "-o", "\u00fc.txt", env=os.environ | {"PYTHONIOENCODING": "ascii"}

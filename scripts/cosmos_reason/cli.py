@@ -8,6 +8,7 @@ A script defines `parser()` and `main(args) -> Outcome` and ends with
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import shlex
@@ -345,6 +346,10 @@ def run(
         kept_in = getattr(args, "save", None)
     except (f.Failure, ModuleNotFoundError, OSError, UnicodeEncodeError) as problem:
         outcome, kept_in = _outcome_of(problem), None
+    except RuntimeError as problem:  # of Path.resolve; from Python 3.13 on opening it is an OSError
+        if "Symlink loop" not in str(problem):
+            raise
+        outcome, kept_in = _outcome_of(OSError(errno.ELOOP, str(problem))), None
     except KeyboardInterrupt as stop:
         f.say(": ".join(["interrupted", *map(str, stop.args)]))
         return 130

@@ -90,7 +90,7 @@ def test_a_mapping_that_is_wrong_is_refused_by_name(source, changes, told):
     assert ids(report) == ["BUILD-MAPPING"] and told in report["findings"][0]["message"]
 
 
-@pytest.mark.parametrize("content", ["a: [", "- 1", "\x00", "a: &a [*a]"])
+@pytest.mark.parametrize("content", ["a: [", "- 1", "\x00", "a: &a [*a]", "[" * 9999])
 def test_a_mapping_that_is_no_mapping_is_no_traceback(source, content):
     (source / "mapping.yaml").write_text(content)
     words = ("--mapping", source / "mapping.yaml", *ASKED)

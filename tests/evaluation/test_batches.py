@@ -131,6 +131,13 @@ def test_results_with_ground_truths_keep_their_own(tmp_path, asked):
     assert (run["rows"], run["correct"]) == (1, 1)
 
 
+def test_annotations_that_are_not_there_are_told_where_nothing_is_taken_from_them(tmp_path):
+    rows = [{"id": "a", "gt": "B", "response": "B", "question": QUESTION}]
+    results = write(tmp_path / "results.json", rows)
+    code, document = score(results, "--annotations", tmp_path / "anotations.json")
+    assert code == 2 and ids(document) == {"FILE-MISSING"}
+
+
 def test_the_gaps_of_a_batch(tmp_path, asked):
     path = output(tmp_path, line("a", "B"), line("a#2", "B"), line("b"), line("c"))
     words = ("--results-dir", path, "--kpi-ann-path", asked, "--gaps-parquet", tmp_path / "g")

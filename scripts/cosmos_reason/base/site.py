@@ -174,7 +174,7 @@ def parsed(text: str, path: Path) -> Site:
 
     try:
         facts = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, RecursionError) as problem:
         message = f"not YAML: {' '.join(str(problem).split())[:200]}"
         raise findings.bad_input("JOB-SITE", path, message) from None
     schema = bundle.schema("site")

@@ -158,7 +158,7 @@ def _declared(files: Folder) -> dict[str, dict[str, list[str]]]:
                 split: [path] if isinstance(path, str) else path for split, path in paths.items()
             }
         return subsets
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as problem:
+    except (yaml.YAMLError, RecursionError, AttributeError, KeyError, TypeError) as problem:
         message = f"got {problem}, expected a dataset card"
         raise f.bad_input("BUILD-CARD", "README.md", message) from None
 

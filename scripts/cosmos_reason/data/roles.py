@@ -232,7 +232,7 @@ def load(path: Path) -> tuple[tuple[Column, ...], dict]:
 
     try:
         document = yaml.safe_load(files.read_text(path))
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, RecursionError) as problem:
         where = getattr(problem, "problem_mark", None)
         line = f" in line {where.line + 1}" if where else ""
         raise f.bad_input("BUILD-MAPPING", path, f"got no YAML{line}, expected a mapping") from None

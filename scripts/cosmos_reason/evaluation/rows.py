@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
 
-from cosmos_reason.base import findings
+from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
@@ -304,7 +304,9 @@ class _Table:
     def annotations(self) -> Path:
         if s3.is_uri(self.asked_of):
             return annotations.fetch(self.asked_of)[1]
-        return annotations.locate(self.asked_of)
+        path = annotations.locate(self.asked_of)
+        files.check_regular(path)
+        return path
 
     @functools.cached_property
     def tells_parts(self) -> bool:
@@ -312,7 +314,7 @@ class _Table:
         take from them: without a sign of these a million records need not be read."""
         path = self.annotations
         # The conversations of a meta.json are files of their own.
-        if path.name == "meta.json" or not path.is_file() or not path.stat().st_size:
+        if path.name == "meta.json" or not path.stat().st_size:
             return True
         with (
             open(path, "rb") as handle,
