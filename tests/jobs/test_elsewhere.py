@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from launch_site import Site, change
-from support import ROOT, run_script
+from support import ROOT, called, run_script
 from support_specs import write_facts
 
 from cosmos_reason.base import findings as f
@@ -256,10 +256,8 @@ def test_cosmos_rl_starts_its_processes_in_the_environment_of_the_site(place, pl
     read = "bash out/run.sh; until [ -s out/run.exit ]; do sleep 0.05; done; cat out/log.txt"
     if platform == "slurm":
         read = f". {out}/skill/environment; command -v python"
-    done = subprocess.run(
-        ["bash", "-c", read], cwd=place.root, env={"PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    bare = {"PATH": "/usr/bin:/bin"}
+    done = called(["bash", "-c", read], cwd=place.root, env=bare, timeout=300)
     assert done.stdout.splitlines()[-1] == str(venv / "python"), done
     assert "setup-cosmos-rl`" in (out / "README.md").read_text()
 
