@@ -93,7 +93,7 @@ def _value(table: dict, key: str):
 def _dealt_otherwise(now: dict, saved: dict) -> list[f.Finding]:
     """Return a warning where the steps that are left would take records of the epoch at work once
     more, and others not at all."""
-    is_known = isinstance(document.get(saved, "train"), dict)
+    is_known = document.get(saved, BATCH) is not None  # else it is a part of what a trainer writes
     if not is_known or _value(now, "train.train_policy.type") == "grpo":
         return []
     changed = [key for key in ORDER if _value(now, key) != _value(saved, key)]
