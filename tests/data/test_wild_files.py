@@ -175,6 +175,19 @@ def test_a_clip_that_stands_beside_its_records_as_in_a_row_is_theirs(place):
     assert made == [("walk", 10), ("run", 20)]
 
 
+@pytest.mark.parametrize("beside", [{"image": "logo.png"}, {"info": {"preview": "preview.png"}}])
+@pytest.mark.parametrize("named", ["a", {"path": "a.mp4"}, ["a.mp4"]])
+def test_a_picture_beside_records_that_name_their_clips_is_not_theirs(place, beside, named):
+    """A clip without its suffix, or in an object, was none: the picture became the record's, or
+    records were refused as naming no clip."""
+    rows = [{"video": named, "question": "Which?", "answer": "a"}]
+    found, made = build(place, "labels.json", {**beside, "data": rows})
+    if isinstance(named, dict):
+        assert "looked for" in found["BUILD-MEDIA-MISSING"]["message"] and not made
+    else:
+        assert made == [("a", 30)]
+
+
 def test_what_was_rejected_in_prodigy_is_not_trained(place):
     said = [("a", "accept"), ("b", "reject")]
     rows = [

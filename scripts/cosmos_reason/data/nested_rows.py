@@ -53,11 +53,25 @@ def rows(records: list, problems: list[f.Finding]) -> list:
     return listed or by_clip([row for one in records for row in _of_clip(one)])
 
 
+def media_of(row: dict) -> list[str]:
+    """Return the texts in a row, or in the lists and objects in it, that name a medium, and those
+    in its columns of media, whose names may have no suffix."""
+    found = []
+    inner = [(name.lower() in SHOWING, value) for name, value in row.items()]
+    for is_shown, value in inner:  # which grows
+        if isinstance(value, dict | list):
+            parts = value.values() if isinstance(value, dict) else value
+            inner += [(is_shown, part) for part in parts]
+        elif isinstance(value, str) and value and (is_shown or names_medium(value)):
+            found.append(value)
+    return found
+
+
 def with_clip(records: list, header: dict, path: Path) -> list:
     """Return the records of a document about one clip, which its `header` names as a row would,
     with that clip; others as they are. Raises Failure for a clip that it names otherwise."""
     rows = [one for one in records if isinstance(one, dict)]
-    if not header or any(names_medium(str(said)) for row in rows for said in row.values()):
+    if not header or any(map(media_of, rows)):
         return records
     named = {
         name: value
