@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pyarrow as arrow
 import pyarrow.parquet as parquet
@@ -9,7 +10,7 @@ import pytest
 from clip_files import write_clip
 from support import run_script
 
-from cosmos_reason.data import annotations, split_names
+from cosmos_reason.data import annotations, split_names, splits
 
 
 @pytest.fixture(autouse=True)
@@ -337,7 +338,14 @@ def turns(id):
         ({"test": ["a"]}, "test"),
         ({"splits": {"train": ["a.mp4"], "test": ["b.mp4"]}}, "splits.train"),
         ({"info": {"holdout": {"a.mp4": 1}}}, "info.holdout"),
-        ({"split": {"a": "test", "b": "train"}}, "split.a"),
+        ({"split": {"a": "test", "b": "train"}}, "split"),
+        ({"split": {"x": "test", "y": "train"}}, "split.x"),
+        ({"folds": [["a"], ["b"]]}, "folds"),
+        ({"videos": [{"file": f"{id}.mp4", "subset": "test"} for id in "ab"]}, "videos.subset"),
+        ({"videos": [{"id": 0, "split": "train"}, {"id": 1, "split": "val"}]}, "videos.split"),
+        ({"videos": [{"split": "test"}, {"split": "train"}]}, "videos.split"),
+        ({"clips": {"a.mp4": {"split": "train"}, "b.mp4": {"split": "test"}}}, "clips.b.mp4.split"),
+        ({"clips": {"A": {"split": "train"}, "B": {"split": "test"}}}, "clips.B.split"),
         ({"excluded": ["x.mp4", "b.mp4"]}, "excluded"),
         ({"groups": [{"bad": ["clips/b.mp4"]}]}, "groups.bad"),
     ],
@@ -361,6 +369,12 @@ def test_what_stands_beside_the_records_and_names_no_split_is_no_fault(tmp_path,
         "train": {"size": 2},
         "paths": {"val": "val"},
         "poor": ["x.mp4"],
+        "resolution": [0, 1],  # as records are numbered
+        "train_classes": ["on"],
+        "taxonomy": {"train": ["wagon"]},
+        "test_set_size": [1],
+        "info": {"splits": ["train", "test"], "subset_of": {"train": {"name": "train"}}},
+        "cameras": [{"name": "a", "split": "train"}],
     }
     (tmp_path / "labels.json").write_text(json.dumps({"data": records, **beside}))
     assert build("labels.json")["result"]["written"] == {"train": 2}
@@ -375,6 +389,54 @@ def test_a_document_that_is_called_a_split_is_that_split(tmp_path, clip, records
     assert build("labels.json")["result"]["written"] == {"eval": 2}
     (tmp_path / "train.json").write_text(text)
     assert build("train.json", out="out2", expect=2)["findings"][0]["id"] == "BUILD-SPLIT-NAME"
+
+
+@pytest.mark.parametrize("test", [["q1"], [1]])
+def test_ids_of_records_beside_them_are_not_passed_over(tmp_path, clip, test):
+    """Of records without ids their places are meant."""
+    clips(tmp_path / "clips", clip, "ab")
+    records = [row if test == [1] else {"id": f"q{n}", **row} for n, row in enumerate(PAIR)]
+    (tmp_path / "labels.json").write_text(json.dumps({"data": records, "test": test}))
+    (found, *_) = build("labels.json", expect=2)["findings"]
+    assert found["id"] == "BUILD-SPLIT-NAME" and "got test beside" in found["message"]
+
+
+def test_clips_named_without_their_suffix_are_known_beside_the_records(tmp_path, clip):
+    clips(tmp_path, clip, "ab")
+    records = [{"video": id, "question": "On?", "answer": id} for id in "ab"]
+    (tmp_path / "labels.json").write_text(json.dumps({"data": records, "test": ["b"]}))
+    (found, *_) = build("labels.json", expect=2)["findings"]
+    assert found["id"] == "BUILD-SPLIT-NAME" and "got test beside" in found["message"]
+
+
+def test_a_held_out_file_and_its_header_may_use_two_words(tmp_path, clip):
+    """Both mean the same folder: only training and held out contradict each other."""
+    clips(tmp_path / "clips", clip, "ab")
+    (tmp_path / "val.json").write_text(json.dumps({"split": "test", "data": PAIR}))
+    assert build("val.json")["result"]["written"] == {"eval": 2}
+
+
+def test_twice_as_much_beside_twice_as_many_records_is_twice_the_work(tmp_path):
+    """Each list was compared with each record."""
+
+    def calls(number):
+        header = {"images": [{"box": ["x", "y"], "clip": ["a.mp4"]} for _ in range(number)]}
+        made = 0
+
+        def count(*_):
+            nonlocal made
+            made += 1
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            records = [{"a.mp4", f"q{n}"} for n in range(number)]
+            splits.of_document(header, "train", tmp_path / "a.json", records)
+        finally:
+            sys.setprofile(before)
+        return made
+
+    assert calls(200) < 3 * calls(100)
 
 
 def test_splits_inside_of_several_objects_are_splits(tmp_path, clip):

@@ -49,7 +49,10 @@ def items(
 
     samples = list(stream(records, tally, make=with_split))
     if not any(called for _, called in samples):
-        known = ({one.id, *(medium.path for medium in one.media)} for one, _ in samples)
+        known = (
+            {one.id.removeprefix("record-"), *(medium.path for medium in one.media)}
+            for one, _ in samples
+        )
         split = splits.of_document(records.header, split, records.path, known)
     root = records.header.get("media_root")
     folder = posixpath.join(folder, root) if isinstance(root, str) else folder

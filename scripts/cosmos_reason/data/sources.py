@@ -313,8 +313,8 @@ def _rows(
             objects = [row for row in here if isinstance(row, dict)]
             if not any("split" in row for row in objects):
                 named = (
-                    {str(row.get("id")), *filter(names_medium, map(str, row.values()))}
-                    for row in objects
+                    {str(row.get("id", place)), *nested_rows.media_of(row)}
+                    for place, row in enumerate(objects)
                 )
                 split = splits.of_document(opened.header, split, opened.path, named)
         if is_flat and convert is None and here and here[0].keys() >= label_tools.OF_MIN:

@@ -97,44 +97,68 @@ def of_column(
 
 def of_document(header: dict, called: str, path: Path, records: Iterable[set[str]]) -> str:
     """Return what the split of the records of a JSON document is called: by a word in its `header`,
-    which stands around them, else `called`. `records`: the clips and the id of each. Raises Failure
-    where a header lists some of these, or anything below the name of a split: splits of single
-    records are read in the records alone."""
+    which stands around them, else `called`. `records`: the clips of each, its id or, without one,
+    its place. Raises Failure where a header lists some of them, or any below the name of a split,
+    and where it says splits of parts: splits of single records are read in the records alone."""
     own = ""
-    below = [((str(name),), value) for name, value in header.items()]
-    known: list[set[str]] | None = None
-    for way, value in below:  # which grows
+    below = [((str(name),), value, False) for name, value in header.items()]
+    known: dict[str, set[int]] = {}  # name -> places of the records that it may mean
+    total = 0
+    compared: set[frozenset[str]] = set()
+    for way, value, is_of_part in below:  # which grows
         of_split = [key for key in way if exact(key) or meaning(key) == "a split"]
-        if isinstance(value, dict) and not any(map(names_medium, value)):
-            below += [((*way, str(key)), one) for key, one in value.items()]
-            continue
+        is_unclear = False
         if isinstance(value, str):
-            if not (of_split and exact(value)) or exact(way[-1]):  # {"paths": {"train": "train"}}
+            word = exact(value) if of_split and not any(map(exact, way)) else ""
+            if word and of_split == [way[-1]] and not is_of_part:
+                is_unclear = _is_trained(word) != _is_trained(own or word)
+                own = own or word  # {"split": "test"}, {"info": {"split": "test"}}
+            else:  # {"videos": [{"file": "a.mp4", "split": "test"}]}
+                is_unclear = word in HELD_OUT
+        elif isinstance(value, dict | list):
+            are_clips = isinstance(value, dict) and any(map(names_medium, value))
+            if isinstance(value, dict):
+                is_of_part = is_of_part or are_clips
+                below += [((*way, str(key)), said, is_of_part) for key, said in value.items()]
+                if not of_split and not are_clips:
+                    continue
+            for one in value if isinstance(value, list) else ():
+                if isinstance(one, dict):  # images of COCO
+                    below += [((*way, str(key)), said, True) for key, said in one.items()]
+                elif isinstance(one, list):
+                    below.append((way, one, is_of_part))
+            named = {os.path.basename(str(one)) for one in value if isinstance(one, str | int)}
+            if not exact(way[-1]):  # else a number may be a size
+                named = {one for one in named if not one.isdigit()}
+            if all(map(exact, named)):  # {"splits": ["train", "test"]}
                 continue
-            if of_split == [way[-1]]:  # {"split": "test"}, {"info": {"split": "test"}}
-                own = exact(value)
-                continue
-        elif not isinstance(value, dict | list):
-            continue
-        elif any(isinstance(one, dict) for one in value):  # images of COCO
-            parts = [one for one in value if isinstance(one, dict)]
-            below += [((*way, str(key)), said) for one in parts for key, said in one.items()]
-            continue
-        listed = {os.path.basename(str(one)) for one in value}
-        if known is None:
-            known = [set(map(os.path.basename, names)) for names in records]
-        are_listed = [not listed.isdisjoint(names) for names in known]
-        if (of_split and value) or (any(are_listed) and not all(are_listed)):
+            if not total:
+                for place, names in enumerate(records):
+                    total += 1
+                    for name in map(os.path.basename, names):
+                        stem = os.path.splitext(name)[0] if names_medium(name) else name
+                        known.setdefault(name, set()).add(place)
+                        known.setdefault(stem, set()).add(place)
+            listed = frozenset(named & known.keys())
+            if listed and listed not in compared:
+                compared.add(listed)
+                of_all = len(set().union(*(known[name] for name in listed))) == total
+                is_unclear = bool(of_split) or not of_all
+        if is_unclear:
             message = (
                 f"got {'.'.join(way)} beside the records, which may say the split of some, or "
                 'which of them count: write "split": "train" or "test" into each record (or '
                 "--convert FILE.py, which adds it to each row), and remove it"
             )
             raise f.bad_input("BUILD-SPLIT-NAME", path, message)
-    if called and own and NAMES[own] != NAMES[called]:
+    if called and own and _is_trained(own) != _is_trained(called):
         message = f"got the split {own!r} in a file that is called {called!r}: mend one of them"
         raise f.bad_input("BUILD-SPLIT-NAME", path, message)
     return own or called
+
+
+def _is_trained(word: str) -> bool:
+    return NAMES[word] == TRAIN
 
 
 def settle(
