@@ -7,6 +7,7 @@ import tarfile
 import unicodedata
 
 import pytest
+import yaml
 from clip_files import write_clip
 from PIL import Image
 from support import run_script
@@ -93,6 +94,44 @@ def test_what_tells_rows_of_one_clip_apart_as_times_do_is_told_whatever_its_name
     assert names.replace(",", " and ") in told["message"]
     ignored = [word for name in names.split(",") for word in ("--column", f"ignore={name}")]
     assert build(source, lines, *ignored, *ASKED)[1] == ["yes", last]
+
+
+@pytest.mark.parametrize(
+    ("names", "cells"),
+    [
+        ("score,votes", [("0.3", "5"), ("0.4", "6")]),
+        ("annotation time", [("12",), ("14",)]),
+        ("timestamp", [("2024-01-01",), ("2024-01-02",)]),
+        ("frame,response_time", [("1", "3.2"), ("2", "4.1")]),
+    ],
+)
+def test_equal_answers_that_no_begin_and_end_tell_apart_are_no_contradiction(source, names, cells):
+    lines = [f"video,{names},answer", *(f"0.mp4,{','.join(one)},yes" for one in cells)]
+    found, answers, _ = build(source, lines, *ASKED)
+    assert answers == ["yes", "yes"] and "BUILD-SPAN" not in found
+
+
+def test_equal_answers_at_two_times_are_refused_unless_a_mapping_leaves_the_times_out(source):
+    lines = ["video,from,to,answer", "0.mp4,0,0.5,yes", "0.mp4,0.5,1,yes"]
+    assert build(source, lines, *ASKED)[0]["BUILD-SPAN"]["severity"] == "error"
+    ignored = ("--column", "ignore=from", "--column", "ignore=to")
+    assert build(source, lines, *ignored, *ASKED)[1] == ["yes", "yes"]
+    saved = yaml.safe_load((source.parent / "out" / "mapping.yaml").read_text())
+    saved["unused"] = [saved["columns"].pop(name) and name for name in ("from", "to")]
+    mapping = source.parent / "mapping.yaml"
+    mapping.write_text(yaml.safe_dump(saved))
+    assert build(source, lines, "--mapping", mapping)[1] == ["yes", "yes"]
+
+
+def test_times_of_the_whole_clip_are_not_proposed_as_those_of_its_parts(source):
+    """Both answers were cut out at the one time of their clip."""
+    lines = ["video,begin,stop,clip_start_ms,clip_end_ms,answer"]
+    lines += ["0.mp4,0,0.5,0,1000,fall", "0.mp4,0.5,1,0,1000,slip"]
+    found, _, _ = build(source, lines, *ASKED)
+    assert found["BUILD-SPAN"]["severity"] == "error"
+    proposed = "--column start=begin --column end=stop"
+    assert proposed in found["BUILD-COLUMN-UNUSED"]["message"]
+    assert "start_ms=" not in found["BUILD-SPAN"]["fix"]
 
 
 def test_an_answer_is_proposed_only_where_one_column_can_be_it(source):

@@ -55,17 +55,13 @@ def meaning(name: str) -> str:
 
 def time_roles(cells: dict[str, list], names: Sequence[str]) -> list[str]:
     """Return ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the
-    unit that these say, or for the one column of both; of several those that say a unit; [] where
-    they are not one of each."""
+    unit that these say, or for the one column of both; [] where they are not one of each."""
     if len(names) == 1 and all(isinstance(value, list) for value in cells[names[0]]):
         return [f"start={names[0]}", f"end={names[0]}"]
     words = {name: words_of(name) for name in names}
-    units = set().union(*UNIT_WORDS.values())
     edges = []  # of begins, and of ends
     for known, whole in ((BEGINS, BEGIN_NAMES), (ENDS, END_NAMES)):
         edges.append([name for name in names if words[name] & known or name.lower() in whole])
-    if any(len(named) > 1 for named in edges):  # those that say their unit
-        edges = [[name for name in named if words[name] & units] for named in edges]
     if any(len(named) != 1 for named in edges):
         return []
     roles = []

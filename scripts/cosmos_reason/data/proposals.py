@@ -103,7 +103,7 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
         if "start" not in table.first:
             times = times or unnamed_times(table, names)
             if times and table.first["answer"].name:
-                found += contradictions(table, times)
+                found += contradictions(table, times, [] if is_mapped else names)
         if not is_mapped and table.first["answer"].name:
             found += unnamed_annotator(table, names)
     names = [name for name in names if name not in RATES]  # which are read beside pictures
@@ -127,9 +127,7 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
             continue
         message += f"; {' and '.join(alike)} may be {meant}, and nothing is done with it"
         if meant == words.TIME:
-            declared = [
-                f"--column {shlex.quote(role)}" for role in words.time_roles(table.cells, alike)
-            ]
+            declared = [f"--column {shlex.quote(role)}" for role in _time_roles(table, alike)]
             if declared:
                 message += f": {' '.join(declared)} cuts the parts out (start is seconds, others "
                 message += "are start_ms and start_frame)"
@@ -166,19 +164,33 @@ def offered_options(cells: Cells, names: Sequence[str], answers: Sequence[str]) 
     return texts if may_be else []
 
 
+def _told_apart(table: Table, names: Sequence[str]) -> list[str]:
+    """Return the columns in which rows of one clip and question differ."""
+    asked: dict[tuple, list[int]] = defaultdict(list)
+    media = table.media[0] if table.media else []
+    for number, ((_, medium), question) in enumerate(zip(media, table.questions, strict=True)):
+        if medium:  # it is not known yet of which clip the others are
+            asked[medium, question].append(number)
+    several = [numbers for numbers in asked.values() if len(numbers) > 1]
+    return [
+        name
+        for name in names
+        if any(len({str(table.cells[name][one]) for one in numbers}) > 1 for numbers in several)
+    ]
+
+
+def _time_roles(table: Table, times: Sequence[str]) -> list[str]:
+    """Return what declares `times`, rather those that tell rows of one clip apart: others may be
+    the times of the clip itself."""
+    told_apart = _told_apart(table, times)
+    return words.time_roles(table.cells, told_apart) or words.time_roles(table.cells, times)
+
+
 def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:
     """Return the two columns without a role that may be times whatever their names are: rows of one
     clip and question differ in them, and in every row the one is a time before the other."""
-    asked: dict[tuple, list[int]] = defaultdict(list)
-    cells, clips = table.cells, table.media[0]
-    for number, ((_, medium), question) in enumerate(zip(clips, table.questions, strict=True)):
-        asked[medium, question].append(number)
-    several = [numbers for numbers in asked.values() if len(numbers) > 1]
-    told_apart = [
-        name
-        for name in names
-        if any(len({str(cells[name][one]) for one in numbers}) > 1 for numbers in several)
-    ]
+    cells = table.cells
+    told_apart = _told_apart(table, names)
     for start, end in itertools.pairwise(told_apart):
         try:
             for begin, stop in zip(cells[start], cells[end], strict=True):
@@ -189,20 +201,24 @@ def unnamed_times(table: Table, names: Sequence[str]) -> list[str]:
     return []
 
 
-def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
-    """Return an error where one clip has several answers to one question, or one several times, and
-    columns without a role (`times`) are called as the times of each would be."""
-    said = zip(*(map(cell_text, table.cells[name]) for name in times), strict=True)
-    if not _two_answers(table, [*said]):
-        return []
-    listed = " and ".join(times)
+def contradictions(table: Table, times: list[str], others: list[str]) -> list[f.Finding]:
+    """Return an error where one clip has several answers to one question, and columns without a
+    role (`times`) are called as the times of each would be. Equal answers at several times are one
+    where these are a begin and an end, or one of `others` says which of both a row is; `others` are
+    all columns without a role, none where a mapping leaves them out."""
+    declared = _time_roles(table, times)
     several = "answers to" if _two_answers(table) else "rows of"
+    if several == "rows of":
+        said = [set(map(str.lower, map(cell_text, table.cells[name]))) for name in others]
+        are_edges = declared or any(words.BEGINS & cells and words.ENDS & cells for cells in said)
+        if not (others and are_edges and _told_apart(table, times)):
+            return []
+    listed = " and ".join(times)
     message = (
         f"got one clip with several {several} one question, and {listed}, which no role uses: cut "
         "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
         f"start_frame and end_frame), or declare --column ignore=NAME of {listed}"
     )
-    declared = words.time_roles(table.cells, times)
     fix = Fix()
     if declared:  # a name may say the unit; else the lengths of the clips prove it, or nobody knows
         columns = [column(*word.split("=", 1), "--column") for word in declared]
@@ -217,13 +233,11 @@ def contradictions(table: Table, times: list[str]) -> list[f.Finding]:
     return [f.error("BUILD-SPAN", times[0], message, fix, columns=times)]
 
 
-def _two_answers(table: Table, times: list[tuple] | None = None) -> tuple[int, ...]:
-    """Return the places of two rows with different answers, or of different `times`, to one
-    question about one clip; () for none."""
+def _two_answers(table: Table) -> tuple[int, ...]:
+    """Return the places of two rows with different answers to one question about one clip; () for
+    none."""
     given: dict[tuple, int] = {}
     answers = [alike(answer) for answer in table.texts["answer"]]
-    if times is not None:
-        answers = list(zip(answers, times, strict=True))
     for place, ((_, medium), question) in enumerate(
         zip(table.media[0], table.questions, strict=True)
     ):
