@@ -294,6 +294,58 @@ def test_a_damaged_clip_is_written_again_with_the_frames_that_decode(tmp_path, s
     assert (kept.seconds > 4.5) is is_whole_again, "the frames that are left keep their times"
 
 
+def write_damaged(path, damaged=()):
+    """Write 48 frames at 8 a second, with a key frame every 12 and B frames between; the `damaged`
+    ones, in the order of the file, are no H.264."""
+    options = {} if path.suffix == ".flv" else {"movflags": "faststart"}
+    with av.open(str(path), "w", options=options) as container:
+        stream = container.add_stream("libx264", rate=8, options={"crf": "1", "bf": "3"})
+        stream.width, stream.height, stream.pix_fmt, stream.gop_size = 64, 48, "yuv420p", 12
+        for number in range(48):
+            container.mux(stream.encode(grey(number / 2)))
+        container.mux(stream.encode(None))
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    content = bytearray(path.read_bytes())
+    for number, packet in enumerate(packets):
+        if number in damaged:
+            content[packet.pos : packet.pos + packet.size] = b"\xff" * packet.size
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("damaged", [range(12), range(24, 33), [*range(6), *range(24, 33)]])
+def test_what_stands_behind_damage_keeps_its_time(tmp_path, damaged):
+    """A decoder gives frames behind damage out of order, and each jump made the clip longer; a
+    damaged beginning was not mended at all, or let all else come earlier."""
+    path = write_damaged(tmp_path / "a.mp4", damaged)
+    assert convert.main([str(path)]) == 0
+    with av.open(str(path)) as container:
+        found = [(one.time, one.to_ndarray(format="rgb24").mean()) for one in container.decode()]
+        assert container.duration / av.time_base == pytest.approx(6, abs=0.1)
+    assert found[0][0] == 0
+    behind = [(round(8 * at), round(level / 4)) for at, level in found if at >= 4.5]
+    assert behind == [(number, number) for number in range(36, 48)]
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mov", "flv"])
+def test_the_last_frames_before_a_cut_are_kept(tmp_path, suffix):
+    """Of several threads of a decoder, one that met the cut took the frames of others along."""
+    path = write_damaged(tmp_path / f"a.{suffix}")
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    path.write_bytes(path.read_bytes()[: packets[24].pos + packets[24].size // 2])
+    assert convert.main([str(path)]) == 0
+    assert media.probe(path).frames == 24
+
+
+def test_what_is_no_medium_leaves_no_copy(tmp_path):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"\xff" * 900)
+    assert convert.main([str(path)]) != 0
+    assert [one.name for one in tmp_path.iterdir()] == ["a.mp4"]
+
+
 def test_a_clip_that_shows_no_frame_is_not_written_anew(tmp_path):
     path = write_clip(tmp_path / "hidden.mp4", frames=8, skipped=8)
     assert convert.transcode_all([path], tmp_path / "anew") == {}

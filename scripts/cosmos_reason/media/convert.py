@@ -7,7 +7,8 @@ More than 8 bits per value: scaled to 8, the file's darkest value to 0 and its b
 Exif orientation or the rotation of a clip: applied to the pixels. A clip that is damaged, or holds
 fewer frames than it declares: written again with the frames that decode. The file as it was is kept
 as FILE.original. An animation becomes a clip beside it, FILE.mp4, which the annotations are to name
-by "video". Every other file is left as it is.
+by "video". Every other file is left as it is. Clips are written as H.264 without their sound, in
+the container that their suffix says where it has a place for that, else as mp4.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ def convert(path: Path) -> str:
     """Return what was done with the file, in words. Raises Failure for what is no medium."""
     if media.is_image(path):
         return _convert_image(path)
-    (_, first), *_ = media.decoded(path, [0])
-    done = "turned upright"
-    if not media.rotation(first):
-        done = "written again with the frames that decode"
-        with contextlib.suppress(Failure):
+    done = "written again with the frames that decode"
+    with contextlib.suppress(Failure):
+        (_, first), *_ = media.decoded(path, [0])
+        if media.rotation(first):
+            done = "turned upright"
+        else:
             facts, _ = media.probe_video(path)
             [*_] = media.decoded(path, [facts.frames - 1])  # and all before it
             if facts.declared_frames in (0, facts.frames):
@@ -88,14 +90,14 @@ def _convert_image(path: Path) -> str:
 def _replaced(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write that takes the place of `path`, which is kept under another name."""
     kept = path.with_name(path.name + KEPT)
-    if not kept.exists():
-        with path.open("rb") as source, whole_file(kept, "wb") as copy:
-            shutil.copyfileobj(source, copy)
-    elif not filecmp.cmp(path, kept, shallow=False):
+    if kept.exists() and not filecmp.cmp(path, kept, shallow=False):
         message = "got a file of this name with other content, expected none"
         raise bad_input("FILE-TARGET", kept, message, f"mv {shlex.quote(str(kept))} ELSEWHERE")
     with whole_file(path, "wb") as target:
         yield target
+        if not kept.exists():  # only now: what cannot be written again leaves no copy
+            with path.open("rb") as source, whole_file(kept, "wb") as copy:
+                shutil.copyfileobj(source, copy)
 
 
 def _scaled(image):
@@ -214,7 +216,6 @@ def _as_shown(path: Path) -> Iterator[tuple[Fraction, object]]:
         return
     with _opened(path) as container:
         stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
         usual = 1 / Fraction(stream.average_rate or stream.guessed_rate or 30)
         before = None
         shown = Shown()
@@ -233,13 +234,27 @@ def _as_shown(path: Path) -> Iterator[tuple[Fraction, object]]:
 
 def _decodable(container, stream) -> Iterator:
     """Yield the frames of a stream that decode: what is damaged among them, or at its end, is
-    passed over, and the times of the others stay."""
+    passed over, and the times of the others stay. Behind damage decoders give some frames out of
+    order, which are passed over, too; where the beginning is damaged, the first frame stands for
+    it."""
     import av
 
+    is_damaged, is_first, last = False, True, None
     with contextlib.suppress(av.FFmpegError):
         for packet in container.demux(stream):
-            with contextlib.suppress(av.FFmpegError):
-                yield from packet.decode()
+            try:
+                frames = packet.decode()
+            except av.FFmpegError:
+                is_damaged = True
+                continue
+            for frame in frames:
+                if is_damaged and is_first and None not in (frame.pts, stream.start_time):
+                    frame.pts = min(frame.pts, stream.start_time)
+                is_first = False
+                if is_damaged and None not in (frame.pts, last) and frame.pts <= last:
+                    continue
+                last = frame.pts
+                yield frame
 
 
 class Shown:
