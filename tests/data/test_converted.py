@@ -46,6 +46,34 @@ def test_rows_are_made_by_the_function(source, tmp_path):
     assert "BUILD-MAPPING" in ids(build(source, LINES, *changed, expect=2, out="other")[0])
 
 
+OWN_PARAMETERS = [
+    "def convert(row, question='Is it wet?'):\n    return {**row, 'question': question}\n",
+    "class Own:\n"
+    "    def convert(self, row):\n"
+    "        return {**row, 'question': 'Is it wet?'}\n"
+    "convert = Own().convert\n",
+]
+ABOVE = """
+class Own:
+    def __call__(self, row, around):
+        return {**row, "question": around["asked"]}
+convert = Own()
+"""
+
+
+@pytest.mark.parametrize("program", [*OWN_PARAMETERS, ABOVE])
+def test_only_a_function_that_needs_two_gets_what_stands_around(source, tmp_path, program):
+    """A parameter with a default got it as well, and was trained on as the question."""
+    rows = [{"video": f"{number}.mp4", "answer": "no"} for number in range(3)]
+    (source / "rows.json").write_text(json.dumps({"asked": "Is it wet?", "rows": rows}))
+    (tmp_path / "rows.py").write_text(program)
+    words = (source / "rows.json", "-o", tmp_path / "out", "--convert", tmp_path / "rows.py")
+    assert run_script("build_dataset.py", *words).returncode == 0
+    built = json.loads((tmp_path / "out" / "train" / "annotations.json").read_text())
+    asked = {record["conversations"][0]["value"].splitlines()[1] for record in built}
+    assert asked == {"Is it wet?"}
+
+
 TIMED = """
 def convert(row):
     return [

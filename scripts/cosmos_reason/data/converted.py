@@ -3,6 +3,8 @@ user's rights, so only a flag names it; a saved mapping holds its digest and nev
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import runpy
 import traceback
 from collections.abc import Callable, Sequence
@@ -38,11 +40,10 @@ def described(path: str) -> dict:
 
 def rows(made_by: Callable[..., object], path: str, source: list[Row], around: dict) -> list[Row]:
     """Return the rows that the function makes of each row: of None none. They are found where that
-    row is. A function of two gets what stands `around` the records of a JSON document, too. Raises
-    Failure for the first row that it cannot make."""
+    row is. A function that needs two gets what stands `around` the records of a JSON document, too.
+    Raises Failure for the first row that it cannot make."""
     made = []
-    code = getattr(made_by, "__code__", None)
-    beside = (around,) if code and code.co_argcount > 1 else ()
+    beside = (around,) if _needs_two(made_by) else ()
     for row in source:
         try:
             result = made_by(row.values, *beside)
@@ -57,6 +58,16 @@ def rows(made_by: Callable[..., object], path: str, source: list[Row], around: d
                 raise f.bad_input("BUILD-CONVERT", row.where, message)
             made.append(row._replace(values=values))
     return made
+
+
+def _needs_two(made_by: Callable[..., object]) -> bool:
+    """Return whether a function has two parameters without a default: another one is its own."""
+    with contextlib.suppress(ValueError):  # of some functions written in C nobody knows
+        parameters = inspect.signature(made_by).parameters.values()
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        needed = [one for one in parameters if one.kind in positional and one.default is one.empty]
+        return len(needed) > 1
+    return False
 
 
 def stated(made: list[Row], source: list[Row], declared: Sequence[Column]) -> list[Column]:
