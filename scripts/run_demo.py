@@ -31,7 +31,7 @@ from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
-from cosmos_reason.base.findings import bad_input, outside
+from cosmos_reason.base.findings import Failure, bad_input, outside, say
 
 SUMMARY = "summary.json"
 MARK = ".cosmos-reason-demo"  # a folder that carries it may be made anew
@@ -148,11 +148,16 @@ def set_flags(settings: list[str]) -> list[str]:
 
 def stop_jobs(root: Path) -> None:
     """Cancel what still runs of an interrupted demo: a job goes on without being watched, and would
-    write into the folder of the next demo."""
+    write into the folder of the next demo. A record that cannot be read is told and passed over."""
     from cosmos_reason.jobs import platforms
 
     for record in root.glob("jobs/*/job.json"):
-        if not platforms.settled(record.parent).has_ended:
+        try:
+            has_ended = platforms.settled(record.parent).has_ended
+        except Failure as failure:
+            say(f"{record}: {failure.findings[0].message}; if a job of it still runs, it goes on")
+            continue
+        if not has_ended:
             platforms.stop(record.parent, grace=10)
 
 

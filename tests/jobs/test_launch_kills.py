@@ -214,6 +214,24 @@ def test_a_demo_ends_the_jobs_of_one_that_was_interrupted(site, monkeypatch):
     assert not folders[1].exists() and not marked(folders[1])
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "{"])
+def test_a_demo_starts_over_one_whose_record_is_broken(tmp_path, monkeypatch, capsys, content):
+    """It was refused without a way out, every time."""
+    record = tmp_path / "demo" / "jobs" / "train-1" / "job.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(content)
+    (tmp_path / "demo" / run_demo.MARK).touch()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_demo, "make_world", lambda *_: None)
+    monkeypatch.setattr(run_demo, "loop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo.main(run_demo.parser().parse_args(["--output", str(tmp_path / "demo")]))
+    assert not record.exists() and str(record) in capsys.readouterr().err
+
+
 def test_a_signal_to_the_supervisor_reaches_the_work(site):
     folder = site.submit(pause=0.1, steps=500, total=500)
     os.kill(running(folder).platform_ref["pid"], signal.SIGTERM)
