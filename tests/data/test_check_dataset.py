@@ -516,3 +516,14 @@ def test_names_of_another_machine_are_shortened_by_the_command_that_is_printed(t
     assert "DATA-MEDIA-MISSING" not in found
     (tmp_path / "train" / "clips" / "0.mp4").unlink()
     assert "sed" not in check(tmp_path / "train", expect=1)[1]["DATA-MEDIA-MISSING"]["fix"]
+
+
+def test_names_that_json_wrote_escaped_get_no_command_that_does_not_find_them(tmp_path):
+    records = [record(n, "No" if n > 3 else "Yes") for n in range(6)]
+    write_dataset(tmp_path / "train", records)
+    away = [one | {"video": f"/mnt/j\u00fcrgen/{one['video']}"} for one in records]
+    (tmp_path / "train" / "annotations.json").write_text(json.dumps(away))
+    told = check(tmp_path / "train", expect=1)[1]["DATA-MEDIA-MISSING"]
+    assert "clips/0.mp4 is in" in told["message"] and "sed" not in told["fix"]
+    outside = check(tmp_path / "train", expect=1)[1]["DATA-MEDIA-OUTSIDE"]
+    assert "is looked for there only" not in outside["message"]

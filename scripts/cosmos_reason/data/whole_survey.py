@@ -141,7 +141,12 @@ def _name_moved(dataset: Survey, problems: dict[int, list[tuple[str, str]]]) -> 
     number = dataset.clips[missing[0]]
     hint = f"; a name that begins with / is looked for there only, and {ends[0]} is in "
     hint += str(dataset.media_path)
-    problems[number] = [(check, message + hint) for check, message in problems[number]]
+    problems[number] = [
+        (check, message + (hint if check == "DATA-MEDIA-MISSING" else ""))
+        for check, message in problems[number]
+    ]
+    if os.fsencode(f'"{start}') not in annotations.read_bytes():  # JSON may write it escaped
+        return
     target = annotations.with_name(f"{annotations.stem}-here{annotations.suffix}")
     shorten = 's|"' + re.sub(r"([][\\.*^$|])", r"\\\1", start) + '|"|g'
     command = f"sed {shlex.quote(shorten)} {shlex.quote(str(annotations))}"
