@@ -39,6 +39,12 @@ def test_disagreements_are_listed_with_both_answers_and_rows(source):
     assert "'yes' by ann, 'no' by bob" in found["message"] and found["fix"] == ""
 
 
+def test_an_annotator_without_a_name_is_told(source):
+    table = ["video,rater,answer", "0.mp4,ann,yes", "0.mp4,,no"]
+    report, _ = build(source, table, *ASKED, expect=2)
+    assert any("'no' by nobody named" in one["message"] for one in report["findings"])
+
+
 def test_contradictions_beside_an_undeclared_annotator_are_refused(source):
     """They were trained on, all of them, with a warning about an unused column."""
     table = [TABLE[0].replace("who", "labeller"), *TABLE[1:]]

@@ -78,6 +78,12 @@ def test_rows_above_the_names_of_the_columns_are_told(place):
     assert "remove what stands above" in found["BUILD-TABLE"]["message"]
 
 
+def test_a_comma_that_nobody_quoted_is_told(place):
+    """It was said to be a row above the names, which stand where they belong."""
+    found, _ = build(place, "a.csv", "video,question,answer\na.mp4,What is it?,A car, red\n")
+    assert "a text with ',' needs quotation marks" in found["BUILD-TABLE"]["message"]
+
+
 def test_remarks_above_the_names_of_the_columns_are_told(place):
     """VIA writes the names behind `# CSV_HEADER =`; the JSON above them is no CSV."""
     table = '# Exported using VGG\n# SHAPE_ID = {"POINT":1}\n# CSV_HEADER = metadata_id,file_list\n'
@@ -109,6 +115,11 @@ def test_ss_msec_of_elan_is_seconds(place):
 def test_a_table_without_names_of_columns_loses_no_row(place, row):
     found, _ = build(place, "labels.csv", f"{row}\n{row}\n")
     assert "the first row is a record" in found["BUILD-TABLE"]["message"]
+
+
+def test_thresholds_are_names_of_columns(place):
+    table = "clip,label,0.5,1.0\na.mp4,left,1,1\nb.mp4,right,1,2\n"
+    assert build(place, "a.csv", table, *ASKED)[1] == [("left", 30), ("right", 30)]
 
 
 LABELBOX = {
@@ -203,6 +214,19 @@ def test_what_was_rejected_in_prodigy_is_not_trained(place):
     )
     flags = ("--convert", place / "made.py", *ASKED)
     assert build(place, "rows.jsonl", rows, *flags)[1] == [("RAIN", 30)]
+
+
+def test_prodigy_where_all_was_accepted_is_built_with_the_declared_answer(place):
+    """Without one, "accept" would be the answer to every question."""
+    rows = [
+        {"video": f"{name}.mp4", "label": said, "_input_hash": 1, "answer": "accept"}
+        for name, said in (("a", "left"), ("b", "right"))
+    ]
+    made = build(place, "rows.jsonl", rows, *columns("answer=label"), *ASKED)[1]
+    assert made == [("left", 30), ("right", 30)]
+    made = build(place, "rows.jsonl", rows, "--ask", "label: Which way?")[1]
+    assert made == [("left", 30), ("right", 30)]
+    assert "BUILD-TABLE" in build(place, "rows.jsonl", rows, *ASKED)[0]
 
 
 def test_responses_of_several_in_argilla_are_not_trained_as_a_list(place):

@@ -18,7 +18,7 @@ import json
 import os
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
@@ -39,18 +39,24 @@ FEW_ANSWERS = 12  # so many are offered as choices when gaps are labelled again
 
 
 def rows(
-    records: list, header: dict, label_fps: float, where: Path, problems: list[f.Finding]
+    records: list,
+    header: dict,
+    label_fps: float,
+    where: Path,
+    problems: list[f.Finding],
+    answers: Collection[str] = (),
 ) -> list | None:
     """Return the rows of an export, `header` being what stands around its records, `label_fps` the
-    frames that a second of its timelines has (0: not declared); None for records of anything else.
-    Tasks that nobody annotated join the `problems`. Raises Failure for results that say nothing
-    that a row can hold."""
+    frames that a second of its timelines has (0: not declared), `answers` the columns declared as
+    such; None for records of anything else. Tasks that nobody annotated join the `problems`. Raises
+    Failure for results that say nothing that a row can hold."""
     objects = [one for one in records if isinstance(one, dict)]
     if not objects or len(objects) < len(records):
         return None
     first = objects[0]
     tool, kept = "", ""
-    if first.keys() >= PRODIGY:
+    is_accepted = all(one.get("answer") == "accept" for one in objects)
+    if first.keys() >= PRODIGY and not (is_accepted and {*answers} - {"answer"}):
         tool, kept = "Prodigy, whose answer says what was accepted", 'row["answer"] == "accept"'
     elif any(key.endswith(ARGILLA) for key in first):
         tool, kept = "Argilla, with a list of responses in a row", "..."

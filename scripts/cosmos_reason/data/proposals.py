@@ -255,8 +255,9 @@ def unnamed_annotator(table: Table, names: list[str]) -> list[f.Finding]:
     two = who and _two_answers(table)
     if not two:
         return []
+    answers, people = table.texts["answer"], table.cells[who]
     said = " and ".join(
-        f"{table.texts['answer'][place]!r} by {table.cells[who][place]}" for place in two
+        f"{answers[place]!r} by {cell_text(people[place]) or 'nobody named'}" for place in two
     )
     message = (
         f"got {said} of one clip and question, and {who} without a role: declare it, with "

@@ -321,8 +321,9 @@ def _rows(
             of_min = label_tools.of_table(here)
             here = label_tools.rows(of_min, {}, reading.label_fps, opened.path, problems) or here
         if is_nested:
+            answers = {declared.get("answer", "answer"), *(name for name, _ in reading.ask)}
             exported = label_tools.rows(
-                here, opened.header, reading.label_fps, opened.path, problems
+                here, opened.header, reading.label_fps, opened.path, problems, answers
             )
             if exported is None:
                 here = nested_rows.with_clip(here, opened.header, opened.path)

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import label_tools
+from cosmos_reason.data.roles import NAMES
 from cosmos_reason.data.source_files import Folder, Held
 from cosmos_reason.data.turns import DateCell
 from cosmos_reason.media.files import names_medium
@@ -46,6 +47,7 @@ NOT_IN_ROWS = re.compile(
 )
 CELL_NAME = re.compile(rb'\br="([A-Z]+\d+)"')
 MEASURED = re.compile(r"\s*-?(?:\d+\.\d+|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?)\s*")
+NAMES_OF_MEDIA = {*NAMES["video"], *NAMES["image"]}
 ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 
@@ -169,9 +171,10 @@ def _below_header(
     _refuse_data_as_names(path, names)
     for number, cells in numbered:
         if any(cells[len(names) :]):
+            quoted = f"a text with {separator!r} needs quotation marks, and " if separator else ""
             raise ValueError(
-                f"more cells than the header has in row {number} (the row of names comes first: "
-                "remove what stands above it)"
+                f"more cells than the header has in row {number} ({quoted}the row of names comes "
+                "first: remove what stands above it)"
             )
         swallowed = _swallowed(cells, len(names), separator) if separator else ""
         if swallowed:
@@ -204,8 +207,10 @@ def _swallowed(cells: list[str], width: int, separator: str) -> str:
 
 def _refuse_data_as_names(path: Path, names: list[str]) -> None:
     """Raise Failure where the first row is a record: it names a clip or a picture, or holds a time
-    or a number with a fraction."""
-    data = [name for name in names if names_medium(name.strip()) or MEASURED.fullmatch(name)]
+    or a number with a fraction and no name that a column of clips has (thresholds may be names)."""
+    data = [name for name in names if names_medium(name.strip())]
+    if not NAMES_OF_MEDIA & {name.strip().lower() for name in names}:
+        data += filter(MEASURED.fullmatch, names)
     if data:
         message = (
             f"got {data[0]!r} among the names of the columns, so the first row is a record; "
