@@ -88,6 +88,12 @@ def test_a_merged_model_has_the_metrics_of_its_adapter_on_its_base_alone(model, 
     left_out = (False, ["PUBLISH-OTHER-METRICS"])
     assert kept(second, model) == kept(folder, other) == kept(model, None) == left_out
     assert kept(model, None, place="/elsewhere/model") == left_out
+    # Where no merge was noted, an adapter that is gone may be what this model was made of.
+    note = (merged / made_of.FILE).rename(tmp_path / "note")
+    said = (True, ["PUBLISH-OTHER-METRICS"])
+    assert kept(folder, model, place="/elsewhere/step_1") == kept(folder, None) == said
+    assert kept(model, None) == left_out
+    note.rename(merged / made_of.FILE)
     # Beside other weights the record of the merge proves nothing.
     for path in other.glob("*.safetensors*"):
         shutil.copyfile(path, merged / path.name)
@@ -101,6 +107,10 @@ def test_metrics_that_do_not_tell_of_which_weights_are_told(model, tmp_path):
     beside = metrics_of(tmp_path, checkpoint=None, model="nvidia/Cosmos-Reason2-8B")
     (note,) = publishing.leave_other_metrics(model, beside)
     assert not beside and "leaves it out" in note.message
+    for named in ("org/my-model", "results/step_9", "hf_model://runs/exp1"):
+        beside = metrics_of(tmp_path, checkpoint=None, model=named)
+        (note,) = publishing.leave_other_metrics(model, beside)
+        assert beside and "nothing proves" in note.message, "a server calls a model anything"
     beside = metrics_of(tmp_path)  # whoever gave it says whose it is
     assert publishing.leave_other_metrics(model, beside) == [] and beside
 
@@ -112,6 +122,26 @@ def test_files_of_another_model_do_not_stay_among_those_that_are_sent(model):
     del sent["chat_template.jinja"]  # which loaders would take before ours
     (found,) = publishing.objections(target, sent, public=False)
     assert found.id == "PUBLISH-OTHER-WEIGHTS" and found.data["names"] == ["chat_template.jinja"]
+
+
+def test_what_no_loader_takes_before_the_sent_files_may_stay(model):
+    """A newer checkpoint of the same model goes where the last one is, whichever version of
+    transformers wrote the two."""
+
+    def stale(stays, without=()):
+        sent = {path.name: path for path in model.iterdir() if path.name not in without}
+        target = publishing.Target("s3://bucket/one", True, files=frozenset(sent) | {*stays})
+        found = publishing.objections(target, sent, public=False)
+        return [name for one in found for name in one.data["names"]]
+
+    harmless = {made_of.FILE, "cosmos_training.json", "special_tokens_map.json", "vocab.json"}
+    harmless |= {"added_tokens.json", "chat_template.json"}
+    written_by_4 = {"preprocessor_config.json", "video_preprocessor_config.json"}
+    assert stale(harmless) == stale(written_by_4, written_by_4) == []
+    templates = {"chat_template.jinja", "chat_template.json"}
+    assert stale({"chat_template.json"}, templates) == ["chat_template.json"]
+    for name in ("processor_config.json", adapters.CONFIG):  # read before, or beside, the sent ones
+        assert stale({name}, {name}) == [name]
 
 
 def test_a_published_adapter_names_the_commit_of_its_base(model, tmp_path):

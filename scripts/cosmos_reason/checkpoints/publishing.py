@@ -38,6 +38,17 @@ SMALL_FILES = {
     made_of.FILE,
     *omni.COPIED,
 }
+# What loaders take where a file that is sent says the same in another place, or apply beside it;
+# chat_template.json only where no chat_template.jinja is sent. What else may stay is read by
+# nobody, or the sent files say it as well.
+_TAKEN_FIRST = {
+    "chat_template.jinja",
+    "chat_template.json",
+    "processor_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    adapters.CONFIG,
+}
 # Keys in which trainers keep the place that a model came from, where that is a path.
 _LOADED_FROM = re.compile(r'"(_?name_or_path)"\s*:\s*"([/~.][^"]*)"')
 # What the card tells of the training data.
@@ -169,7 +180,8 @@ def leave_other_metrics(folder: Path, beside: dict[str, Path]) -> list[Finding]:
     """Take metrics.json out of the files beside a checkpoint where it was measured on other
     weights, and say so: the card would tell its numbers as this one's. A copy has the same, and a
     merged model answers as the adapter and the base that it was made of. Where nothing proves
-    whose the numbers are they stay, and it is said."""
+    whose the numbers are they stay, and it is said: the name of a model is what a server was told
+    to call it."""
     path = beside.get("metrics.json")
     metrics = safetensors_files.read_object(path) if path else {}
     named = metrics.get("checkpoint") or metrics.get("model")
@@ -185,18 +197,23 @@ def leave_other_metrics(folder: Path, beside: dict[str, Path]) -> list[Finding]:
         base = told.get("base")
         if not merged or told["model"] == own or base in (None, merged["base"]):
             return []
-    was_adapter = is_here and run_outputs.kind(Path(named)) == run_outputs.ADAPTER
-    may_be_merge = was_adapter and run_outputs.kind(folder) != run_outputs.ADAPTER and not merged
     on_hub = named.removeprefix(model_names.HUB)
-    is_other_of_hub = bool(model_names.HUB_NAME.fullmatch(on_hub)) and not is_here
-    if may_be_merge or not (told.get("model") or is_other_of_hub):
+    if not is_here and hub.repo_of(folder) == on_hub:
+        return []
+    # Weights that differ may still answer alike, one an adapter and the other merged of it.
+    if is_here:
+        was_adapter = run_outputs.kind(Path(named)) == run_outputs.ADAPTER
+    else:
+        was_adapter = True if told.get("base") else None
+    is_alike = was_adapter is (run_outputs.kind(folder) == run_outputs.ADAPTER)
+    is_other = bool(told.get("model") and own and (merged or is_alike))
+    is_untouched = not is_here and on_hub in model_names.published()
+    if not (is_other or is_untouched):
         message = (
             f"it was measured on {named}, which nothing proves to be {folder} or what it was made "
             "of: the model card tells its numbers, which are true only if it is"
         )
         return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
-    if is_other_of_hub and hub.repo_of(folder) == on_hub:
-        return []
     del beside["metrics.json"]
     message = f"it was measured on {named}, not on {folder}: the model card leaves it out"
     return [findings.warning("PUBLISH-OTHER-METRICS", path, message)]
@@ -306,12 +323,14 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
     """Return why these files must not go there: those of another model would mix with them, or
     everybody could see them."""
     found = []
-    # Loaders prefer model.safetensors to an index, and chat_template.jinja to chat_template.json;
-    # they apply an adapter beside a model.
+    # Loaders prefer model.safetensors to an index.
     loaded = (".safetensors", ".safetensors.index.json")
+    taken_first = _TAKEN_FIRST
+    if "chat_template.jinja" in sent:
+        taken_first = taken_first - {"chat_template.json"}
     stale = []
     for name in sorted(target.files - sent.keys()):
-        if name in SMALL_FILES or ("/" not in name and name.endswith(loaded)):
+        if name in taken_first or ("/" not in name and name.endswith(loaded)):
             stale.append(name)
     if stale:
         # No fix: what somebody pastes must not delete what others published.
