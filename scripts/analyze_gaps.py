@@ -28,7 +28,7 @@ import tempfile
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.answers import CLOSED_TYPES, final_answer
+from cosmos_reason.answers import PLACE_TYPES, SET_TYPES, final_answer
 from cosmos_reason.base import files, findings
 from cosmos_reason.data import label_tools
 from cosmos_reason.evaluation import comparison, evaluation_record, gaps, grading, guard
@@ -168,9 +168,9 @@ def write_tasks(target: Path, wrong: list[gaps.Gap], results: Path) -> dict:
 def _as_labelled(row: Row) -> str | None:
     """Return the model's answer as a label is written: places and events in the model's own text,
     since what was read of them has a form of its own."""
-    if row.type in CLOSED_TYPES and row.answer:
-        return row.answer
-    return (row.response and final_answer(row.response)) or row.response
+    if row.type in (*PLACE_TYPES, *SET_TYPES) and row.response:
+        return final_answer(row.response) or row.response
+    return row.answer or row.response
 
 
 def as_text(result: dict) -> str:

@@ -202,6 +202,22 @@ def test_gaps_are_written_for_label_studio(evaluation):
     assert "<View>" in (evaluation / "again.xml").read_text()
 
 
+def test_a_count_goes_to_label_studio_as_the_number(tmp_path):
+    site = write_evaluation(tmp_path)
+    rows = json.loads((site / "results/results.json").read_text())
+    for row in rows:
+        if row["video_id"] == "counted":
+            row["response"] = "The answer is 4."
+    (site / "results/results.json").write_text(json.dumps(rows))
+    analyze(site, "--label-studio", site / "again.json")
+    by_row = {
+        task["data"]["row"]: task["predictions"]
+        for task in json.loads((site / "again.json").read_text())
+    }
+    (prediction,) = by_row["counted"]
+    assert list(prediction["result"][0]["value"].values()) == [["4"]]
+
+
 def test_places_go_to_label_studio_as_the_model_wrote_them_and_further_clips_are_told(tmp_path):
     truth, said = (
         '[{"point_2d": [10, 20], "label": "a"}]',
