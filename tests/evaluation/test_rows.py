@@ -8,6 +8,7 @@ from scoring import QUESTION, ids, metrics_of, row, run_of, score, write
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
+from cosmos_reason.evaluation import grading
 from cosmos_reason.evaluation.rows import read
 
 
@@ -24,11 +25,37 @@ def test_our_results_are_scored_and_written_beside(tmp_path):
     assert code == 0
     (told,) = document["findings"]
     assert (told["id"], told["fix"]) == ("EVAL-ROW-FAILED", "")
-    assert told["message"].endswith("they count as wrong, most often for: no frames")
+    assert told["message"].endswith("`error` in each row says why. The commonest: no frames")
     scored = metrics_of(tmp_path)
     assert (scored["rows"], scored["correct"], scored["failed"]) == (4, 2, 1)
     assert scored["results"] == str(path)
     assert document["result"]["runs"][0]["accuracy"] == 0.5
+
+
+def test_the_commonest_error_is_told_in_one_line(tmp_path):
+    error = "Traceback (most recent call last):\n  File x\nValueError: z"
+    rows = [row("a"), row("b", response=None, error=error)]
+    (found,) = read(write(tmp_path / "results.json", rows))[1]
+    assert found.message.endswith("recent call last): File x ValueError: z")
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_asked_again"),
+    [
+        ("got HTTP 503: busy, after 6 attempt(s)", True),
+        ("got HTTP 429: slower, after 6 attempt(s)", True),
+        ("got no text (finish_reason 'stop'), expected an answer", True),
+        ("got HTTP 400: the prompt is too long, after 1 attempt(s)", False),
+        ("got only thoughts (finish_reason 'length'), expected an answer: its tokens ended", False),
+    ],
+)
+def test_what_would_fail_again_is_not_asked_again(tmp_path, problem, is_asked_again):
+    error = f"EVAL-ENDPOINT-ANSWER http://127.0.0.1:1/v1: {problem}"
+    rows = [row("a"), row("b", response=None, error=error)]
+    path = write(tmp_path / "jobs/one/results/results.json", rows)
+    (tmp_path / "jobs/one/job.json").write_text("{}")
+    (found,) = grading.read(path, grading.Options())[1]
+    assert ("launch_job.py retry one" in str(found.fix)) is is_asked_again
 
 
 def test_annotations_are_read_where_they_may_add_to_the_rows(tmp_path):

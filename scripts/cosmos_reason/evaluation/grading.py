@@ -23,7 +23,7 @@ from cosmos_reason.evaluation import evaluation_record, rows
 from cosmos_reason.evaluation.questions import LETTER_ASKED
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.media import files as media
-from cosmos_reason.remote import model_names
+from cosmos_reason.remote import chat, model_names
 from cosmos_reason.spec import document
 
 # A closed set: this many labels at most, so long at most, and so many rows for each on average.
@@ -33,6 +33,7 @@ MAX_LABEL_CHARACTERS = 40
 MIN_ROWS_PER_LABEL = 2
 # A question that is asked so often has labels of its own; rarer ones share theirs.
 MIN_ROWS_PER_QUESTION = 10
+_HTTP_STATUS = re.compile(r"\bgot HTTP (\d{3}):")  # in the error of a row
 JOB_FILE, JOB_SPEC = "job.json", "spec.toml"
 MOST_ABOVE = 4  # JOB/results/CHECKPOINT/guard/results.json
 CUT_SHOWN = 60  # characters
@@ -134,8 +135,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
             f"the first failed with: {graded[0].error}"
         )
         found.append(findings.error("EVAL-ALL-FAILED", path, message, _again(path)))
-    elif any((row.error or "").startswith("EVAL-ENDPOINT-ANSWER") for row in graded):
-        # A server may answer the next time; a clip that cannot be read stays one.
+    elif any(_may_pass(row.error) for row in graded if row.error):
         found = [
             replace(one, fix=_again(path)) if one.id == "EVAL-ROW-FAILED" else one for one in found
         ]
@@ -147,6 +147,15 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         )
         found.append(findings.warning("EVAL-ENDPOINT-IMAGES", path, message))
     return graded, found
+
+
+def _may_pass(error: str) -> bool:
+    """Return whether the same question may be answered when it is asked again: a server may answer
+    the next time, but not what is too long for it, and a clip that cannot be read stays one."""
+    if not error.startswith("EVAL-ENDPOINT-ANSWER") or "(finish_reason 'length')" in error:
+        return False
+    status = _HTTP_STATUS.search(error)
+    return status is None or int(status[1]) in chat.TRANSIENT
 
 
 def _again(path: Path) -> Fix:

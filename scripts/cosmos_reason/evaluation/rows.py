@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
 
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import files, findings, texts
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
@@ -68,7 +68,7 @@ PROBLEMS = {  # finding id -> severity, what is said after the number of rows
     ),
     "EVAL-ROW-FAILED": (
         findings.WARNING,
-        "that failed in the evaluation; they count as wrong",
+        "that failed in the evaluation; they count as wrong. `error` in each row says why",
     ),
     "EVAL-RESPONSE-MISSING": (
         findings.WARNING,
@@ -506,7 +506,8 @@ class _Table:
             if row_ids and id == "EVAL-ROW-FAILED":
                 failed = set(row_ids)
                 errors = Counter(row.error for row in self.rows if row.id in failed)
-                message += f", most often for: {errors.most_common(1)[0][0][:ERROR_SHOWN]}"
+                commonest = " ".join(errors.most_common(1)[0][0].split())
+                message += f". The commonest: {texts.shortened(commonest, ERROR_SHOWN)}"
             found += about(row_ids, id, severity, self.path, f"row(s) {message}")
         return found
 
