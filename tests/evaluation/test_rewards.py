@@ -84,6 +84,8 @@ def test_a_file_of_ones_own_pays(tmp_path):
         ("def reward(question, gt, response):\n    return None\n", "REWARD-FILE-RAISES"),
         ("def reward(*_):\n    return float('nan')\n", "REWARD-FILE-RAISES"),
         ("def reward(*_):\n    return float('-inf')\n", "REWARD-FILE-RAISES"),
+        ("def reward(*_):\n    return 10**400\n", "REWARD-FILE-RAISES"),
+        ("def reward(*_):\n    return 10**5000\n", "REWARD-FILE-RAISES"),  # which has no repr
     ],
 )
 def test_a_file_that_cannot_pay_is_one_finding(tmp_path, text, check):

@@ -188,6 +188,8 @@ class Payer:
                 paid[name] = float(value)
             except (TypeError, ValueError):
                 paid[name] = math.nan
+            except OverflowError:  # an integer, whose digits Python may refuse to write as well
+                value = paid[name] = math.inf
             # One NaN makes the advantages of its group NaN, then all weights.
             if not math.isfinite(paid[name]):
                 shown = f"it returned {value!r} for the response {response[:SHOWN]!r}"
