@@ -369,6 +369,9 @@ def test_the_lowest_loss_is_not_told_of_checkpoints_without_one_in_silence(outpu
     ("metric", "step", "best"),
     [
         ("f1", "step_9", "highest"),
+        ("mean_iou", "step_9", "highest"),
+        ("macro_f1", "step_9", "highest"),
+        ("accuracy/yes_no", "step_9", "highest"),
         ("eval_loss", "step_10", "lowest"),
         ("mae:min", "step_10", "lowest"),
         ("mae:max", "step_9", "highest"),
@@ -388,6 +391,12 @@ def test_which_end_of_a_metric_of_somebodys_own_is_better_is_not_guessed(output,
     code, document = said(output, "--by", by)
     (found,) = document["findings"]
     assert (code, found["id"]) == (2, "CKPT-METRIC-END") and "mae:min" in found["message"]
+
+
+def test_an_end_that_is_none_is_not_said_of_the_metric(output):
+    write_scores(output, step_9={"accuracy": 0.5})
+    (found,) = said(output, "--by", "accuracy:best")[1]["findings"]
+    assert found["message"] == "expected accuracy:min or accuracy:max"
 
 
 def test_an_adapter_that_never_merges_is_not_said_to(tmp_path, model):

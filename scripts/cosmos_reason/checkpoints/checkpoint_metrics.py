@@ -20,6 +20,9 @@ LARGEST = 1e300
 PAIRED = {"paired", "fixed", "broken", "unchanged_right", "unchanged_wrong", "p_value"}
 # Metrics of a task, the best evidence first.
 TASK_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy")
+# Of these, and of accuracy/TYPE, the highest is best as well; who writes rows by hand takes them
+# from metrics.json.
+HIGHER_IS_BETTER = {*TASK_METRICS, "mean_iou", "macro_f1", "reward", "hit_rate", "ap3d"}
 
 
 def read(output_dir: Path) -> dict[str, dict]:
@@ -35,6 +38,15 @@ def read(output_dir: Path) -> dict[str, dict]:
 def numbers(row: dict) -> dict[str, float]:
     """Return the finite metrics of a row."""
     return {name: value for name, value in row.items() if is_finite(value)}
+
+
+def best_end(metric: str) -> str:
+    """Return which end of a metric is the better one, "min" or "max"; "" where only who measured it
+    knows."""
+    if metric.endswith("loss"):
+        return "min"
+    is_higher = metric in HIGHER_IS_BETTER or metric.partition("/")[0] in TASK_METRICS
+    return "max" if is_higher else ""
 
 
 def is_finite(value: object) -> bool:

@@ -254,18 +254,14 @@ class Training:
     def _by_metric(self, by: str) -> tuple[Checkpoint, list[Finding]]:
         """Return the checkpoint that is best by METRIC, or by METRIC:min or METRIC:max: which end
         of a metric of somebody's own is the good one, nobody else knows."""
-        metric, direction = by, "max"
+        metric, end = by, ""
         if by not in self._metrics():
-            metric, _, direction = by.rpartition(":")
-        elif metric.endswith("loss"):
-            direction = "min"
-        elif metric not in checkpoint_metrics.TASK_METRICS:
-            direction = ""
+            metric, _, end = by.rpartition(":")
+        direction = end or checkpoint_metrics.best_end(metric)
         if direction not in DIRECTIONS:
-            message = (
-                f"which end of {metric} is the better one is not known: say {metric}:min or "
-                f"{metric}:max"
-            )
+            message = f"expected {metric}:min or {metric}:max"
+            if not end:
+                message = f"which end of {metric} is the better one is not known; {message}"
             raise findings.bad_input("CKPT-METRIC-END", f"--by {by}", message)
         scored, others = [], []
         for checkpoint in self.standing:
