@@ -19,6 +19,7 @@ Without --by it only lists. What --by names is chosen or the command fails:
 it never takes the latest instead.
 """
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ from cosmos_reason.checkpoints import (
     selection,
 )
 from cosmos_reason.evaluation import as_trained, guard, serving
-from cosmos_reason.remote import hub, s3
+from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.spec import document
 
 MOST_LISTED = 40  # checkpoints that the text lists
@@ -96,9 +97,11 @@ def make(chosen: run_outputs.Checkpoint, args) -> tuple[Path, list[f.Finding]]:
     if args.fix_adapter:
         adapters.fix(adapter, output)
     else:
-        written = args.base_model or adapter.config["base_model_name_or_path"]
+        trained_on = adapter.config["base_model_name_or_path"]
+        written = args.base_model or trained_on
+        is_named = _is_same_model(written, trained_on)
         # `main` may have moved since the adapter was trained.
-        revision = None if args.base_model else adapter.config.get("revision")
+        revision = adapter.config.get("revision") if is_named else None
         files_of = ["*.json", "*.jinja", "*.txt", "*.safetensors"]
         base = hub.fetch_model(written, files_of, "--base-model", revision=revision)
         found = run_outputs.verify(base, whole=True)
@@ -111,8 +114,7 @@ def make(chosen: run_outputs.Checkpoint, args) -> tuple[Path, list[f.Finding]]:
                 "merged model takes: compare the two, and copy that of the training"
             )
             notes.append(f.warning("CKPT-TEMPLATE-OTHER", chosen.path, message))
-        if args.base_model and not made_of.trained_on(chosen.path):
-            trained_on = adapter.config["base_model_name_or_path"]
+        if not is_named and not made_of.trained_on(chosen.path):
             message = (
                 f"nothing proves that these are the weights of {trained_on}, which the adapter "
                 "names: their shapes fit, as those of all models of this size do"
@@ -122,6 +124,13 @@ def make(chosen: run_outputs.Checkpoint, args) -> tuple[Path, list[f.Finding]]:
         adapters.merge(adapter, base, output, jobs=2, copied=progress.of_bytes(total, "merge"))
     as_trained.carry(chosen.path, output)
     return output, notes
+
+
+def _is_same_model(written: str, other: str) -> bool:
+    """Return whether two names are of one model, or one path."""
+    with contextlib.suppress(f.Failure):
+        return model_names.canonical(written) == model_names.canonical(other)
+    return written == other
 
 
 def main(args) -> cli.Outcome:

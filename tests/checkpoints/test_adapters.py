@@ -454,6 +454,13 @@ def test_an_adapter_whose_base_moved_needs_to_be_told_where(base, moved, tmp_pat
     assert "CKPT-BASE-UNPROVEN" in done.stderr and "CKPT-TEMPLATE-OTHER" not in done.stderr
 
 
+def test_a_base_that_the_adapter_names_is_not_doubted_where_it_is_given_again(trained, tmp_path):
+    config = json.loads((trained / adapters.CONFIG).read_text())
+    given = ["--base-model", config["base_model_name_or_path"]]
+    done = run_script("select_checkpoint.py", trained, "--merge", tmp_path / "y", *given)
+    assert done.returncode == 0 and "CKPT-BASE-UNPROVEN" not in done.stderr
+
+
 def test_a_template_that_is_not_that_of_the_base_is_told(base, trained, tmp_path):
     """Trainers that write a template of their own save it beside the adapter."""
     folder = shutil.copytree(trained, tmp_path / "step_1")
