@@ -51,6 +51,16 @@ def test_a_copy_without_room_names_where_it_was_to_be(tmp_path):
     assert [path.name for path in full.rglob("*")] == ["below", "a"]
 
 
+def test_a_copy_has_what_a_link_to_a_folder_leads_to(tmp_path):
+    for name in ("from", "aside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "aside" / "a").touch()
+    (tmp_path / "from" / "link").symlink_to(tmp_path / "aside")
+    files.copy_tree(tmp_path / "from", tmp_path / "to", lambda folder, names: [])
+    assert (tmp_path / "to" / "link" / "a").is_file()
+    assert not (tmp_path / "to" / "link").is_symlink()
+
+
 def test_another_error_keeps_the_name_it_has(tmp_path):
     with pytest.raises(FileNotFoundError) as raised, files.whole_file(tmp_path / "a"):
         (tmp_path / "source").read_text()

@@ -103,7 +103,7 @@ def place(problem: OSError) -> str:
 def copy_tree(source: Path, target: Path, left_out: Callable[[str, list[str]], list[str]]) -> None:
     """Copy a folder but for the names that `left_out` returns for a folder in it. The first file
     that fails ends it: shutil.copytree goes on, and what it raises then has no errno."""
-    for folder, below, names in os.walk(source):
+    for folder, below, names in os.walk(source, followlinks=True):
         skipped = left_out(folder, below + names)
         below[:] = [name for name in below if name not in skipped]
         there = target / Path(folder).relative_to(source)
