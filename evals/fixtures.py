@@ -5,7 +5,9 @@ import json
 import random
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
@@ -224,17 +226,31 @@ def copied_run(root: Path) -> None:
     (root / "train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+class Lit(NamedTuple):
+    """A scene whose light is on from `start` to `end` of its clip, in seconds."""
+
+    scene: clips.Scene
+    start: float
+    end: float
+
+    def frame(self, time: float):
+        shown_at = time * (clips.FRAMES - 1) / clips.FPS
+        light_at = 0.0 if self.start <= shown_at < self.end else None
+        return replace(self.scene, light_at=light_at).frame(time)
+
+
 def event_table(root: Path) -> None:
-    """Make tours/events.csv: when a white light is on in six clips of two seconds."""
-    clips.write_split(root, "tours", 6, SEED)
-    records = files.read_json(root / "tours" / "annotations.json")
-    (root / "tours" / "annotations.json").unlink()
-    names = list(dict.fromkeys(row["video"] for row in records))
-    rows = [f"{name},{0.2 + 0.1 * place:.1f},{0.9 + 0.1 * place:.1f},light on"
-            for place, name in enumerate(names)]  # fmt: skip
-    (root / "tours" / "events.csv").write_text(
-        "\n".join(["clip,start,end,event", *rows]) + "\n", encoding="utf-8"
-    )
+    """Make tours/events.csv: when a white light is on in six clips of two seconds, which show it
+    then and only then. Its times are those of frames, so that no part has one of another answer."""
+    rng = random.Random(SEED)
+    (root / "tours" / "videos").mkdir(parents=True)
+    rows = ["clip,start,end,event"]
+    for number in range(6):
+        name = f"videos/tours-{number:04d}.mp4"
+        start, end = (number + 2) / clips.FPS, (number + 7) / clips.FPS
+        clips.write_clip(root / "tours" / name, Lit(clips.Scene.draw(rng), start, end))
+        rows.append(f"{name},{start:g},{end:g},light on")
+    (root / "tours" / "events.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
 # ---- of the second half --------------------------------------------------------------------------

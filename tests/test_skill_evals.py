@@ -1,12 +1,14 @@
 """The commands a perfect agent would run satisfy each case's own grader,
 and what they print stays small."""
 
+import csv
 import importlib.util
 import os
 import re
 import shlex
 from subprocess import CompletedProcess
 
+import av
 import pytest
 from support import ROOT, run_script, tokens
 
@@ -127,3 +129,17 @@ def test_assertions(tmp_path, assertion, expected):
 def test_an_assertion_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(ValueError, match="expected FILES"):
         run.holds("spec.toml is right", tmp_path)
+
+
+def test_a_light_of_the_event_table_is_on_when_the_table_says_so_and_never_else(tmp_path):
+    """Agents that looked at the frames called its labels wrong, rightly."""
+    run.prepare(CASES["task-events"], tmp_path)
+    with open(tmp_path / "tours" / "events.csv", encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    for row in rows:
+        with av.open(str(tmp_path / "tours" / row["clip"])) as clip:
+            frames = [frame.to_ndarray(format="rgb24") for frame in clip.decode(video=0)]
+        is_lit = [bool(frame[:8, :8].mean() > 200) for frame in frames]
+        start, end = float(row["start"]), float(row["end"])
+        assert is_lit == [start <= number / 8 < end for number in range(16)]
+    assert len(rows) == 6
