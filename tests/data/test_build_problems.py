@@ -262,3 +262,39 @@ def test_tables_of_another_code_or_kind_are_refused_with_a_way_out(
     code, document = build(source / name, tmp_path / "out")
     assert code == 2 and ids(document) == ["BUILD-TABLE"]
     assert document["findings"][0]["fix"].startswith(fix)
+
+
+def test_clips_of_records_that_are_left_out_are_not_brought(source, tmp_path):
+    """Each beside a clip that does not open; what another record shows stays."""
+    for name in ("4", "5"):
+        write_clip(source / "clips" / f"{name}.mp4", frames=8, tint=int(name))
+    (source / "clips" / "gone.mp4").write_text("no clip")
+    pairs = ("0,gone,yes", "1,gone,no", "1,2,yes", "3,4,no", "5,5,yes")
+    rows = ["clips/{}.mp4,clips/{}.mp4,{}".format(*pair.split(",")) for pair in pairs]
+    lines = ["one,two,answer", *rows]
+    (source / "two.csv").write_text("\n".join(lines))
+    flags = ["--column", "media=one", "--column", "media=two", "--question", "Is it lit?"]
+    code, document = build(source / "two.csv", tmp_path / "out", *flags, "--skip-missing")
+    assert code == 0 and document["result"]["written"] == {"train": 3}
+    media = tmp_path / "out" / "train" / "media"
+    records = json.loads((media.parent / "annotations.json").read_text())
+    shown = {name for record in records for name in record["videos"]}
+    assert {f"media/{path.name}" for path in media.iterdir()} == shown
+    folded = (*flags, "--skip-missing", "--folds", 2)
+    code, document = build(source / "two.csv", tmp_path / "folds", *folded)
+    assert code == 0, document
+    for annotations in (tmp_path / "folds").rglob("annotations.json"):
+        records = json.loads(annotations.read_text())
+        shown = {name for record in records for name in record["videos"]}
+        assert {f"media/{path.name}" for path in (annotations.parent / "media").iterdir()} == shown
+
+
+def test_media_of_one_record_do_not_differ_by_case_alone(source, tmp_path):
+    """On a disk without case one of the two would be lost."""
+    for name, shade in (("a.png", 10), ("a.PNG", 200)):
+        Image.new("RGB", (64, 64), (shade,) * 3).save(source / name, format="PNG")
+    (source / "two.csv").write_text("one,two,answer\na.png,a.PNG,yes\na.PNG,a.png,no\n")
+    flags = ["--column", "media=one", "--column", "media=two", "--question", "Is the first darker?"]
+    code, _ = build(source / "two.csv", tmp_path / "out", *flags)
+    names = [path.name for path in (tmp_path / "out" / "train" / "media").iterdir()]
+    assert code == 0 and len({name.lower() for name in names}) == 2

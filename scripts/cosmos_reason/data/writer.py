@@ -258,6 +258,19 @@ def _write_split(items: dict[str, Item], folder: Path, plan: Plan, media: Media)
         # qwen-vl-utils calls the rate of pictures so, NVIDIA's loaders that of a clip.
         key = "sample_fps" if any(found.are_pictures for _, found in shown) else "video_fps"
         records.append(Record(name, item, shown, {key: fps} if fps else {}))
+    # What only records show that were left out is no part of the dataset.
+    shown_media = {medium for record in records for _, medium in record.item.media}
+    for medium in placed.keys() - shown_media:
+        name = placed[medium].name
+        media.here.pop(medium, None)
+        cuts.pop(str(name), None)
+        first = name if isinstance(name, str) else name[0]
+        if first.startswith("media/"):  # else it was only named
+            own = folder / "media" / first.split("/")[1]
+            if own.is_dir():
+                shutil.rmtree(own)
+            else:
+                own.unlink()
     if not any((folder / "media").iterdir()):
         (folder / "media").rmdir()
     if plan.format == COSMOS_REASON:
@@ -282,7 +295,8 @@ def _write_split(items: dict[str, Item], folder: Path, plan: Plan, media: Media)
 def _place(name: str, kind: str, source: Medium, folder: Path, mode: str) -> Placed:
     """Bring one medium into the split. Pictures of a video get a folder of their own; those of a
     folder keep their names, by whose numbers a missing one is seen. Raises Failure."""
-    suffix = "" if isinstance(source, Frames) else source.suffix or SUFFIX[kind]
+    # a.png and a.PNG are one file on disks without case.
+    suffix = "" if isinstance(source, Frames) else source.suffix.lower() or SUFFIX[kind]
     target = folder / "media" / f"{name}{suffix}"
     number = 1
     while target.exists():
