@@ -46,7 +46,8 @@ MOST_ABSENT = 100  # moments without an event for each with it
 MOST_RECORDINGS = 5  # that are held out and named in a line
 MOST_ANSWERS = 8  # different ones, that are counted in a line
 SAMPLES, LONGEST = 3, 240  # shown records, characters of each text
-COMMON = "-o --eval-fraction --column --mapping --dry-run --question --subset --skip-missing"
+COMMON = "-o --eval-fraction --column --mapping --dry-run --question"
+COMMON += " --adjudicate --subset --skip-missing"
 
 
 def parser() -> cli.Parser:

@@ -76,6 +76,8 @@ def test_copies_that_were_encoded_again_stay_on_one_side_of_a_build(tmp_path):
         assert done.returncode == 0, done.stdout
         found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
         assert found["BUILD-ALIKE"]["severity"] == "info"
+        told = found["BUILD-ALIKE"]["message"]
+        assert ("are held out, " in told and "without this" in told) == ("--folds" not in split)
         for sides in (tmp_path / "out").rglob("eval"):
             held_out = {one["id"] for one in json.loads((sides / "annotations.json").read_text())}
             assert held_out & {"0", "10", "11"} in (set(), {"0", "10", "11"})

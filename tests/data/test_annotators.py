@@ -50,7 +50,11 @@ def test_contradictions_beside_an_undeclared_annotator_are_refused(source):
     table = [TABLE[0].replace("who", "labeller"), *TABLE[1:]]
     report, _ = build(source, table, *ASKED, expect=2)
     (found,) = [one for one in report["findings"] if one["severity"] == "error"]
-    assert (found["id"], found["fix"]) == ("BUILD-ANNOTATOR", "--column annotator=labeller")
+    assert (found["id"], found["fix"]) == (
+        "BUILD-ANNOTATOR",
+        "--column annotator=labeller --adjudicate drop",
+    )
+    assert "BUILD-COLUMN-UNUSED" not in ids(report), "the column is told once"
     assert "--adjudicate majority" in found["message"]  # which the next run would ask for
     report, splits = build(source, table, *ASKED, "--column", "ignore=labeller")
     assert len(splits["train"]) == 8
@@ -130,3 +134,22 @@ def test_turns_become_one_conversation_in_their_order(source):
 def test_turns_that_have_no_order_are_refused(source, row, flags, id):
     report, _ = build(source, [*TALK, row], *flags, expect=2)
     assert id in ids(report)
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_told"),
+    [
+        (("car", "person", "car", "person"), True),
+        (("yes", "no", "yes", "no"), True),
+        (("A car turns left into the yard.", "It turns.", "A man walks.", "Nobody."), False),
+    ],
+)
+def test_several_answers_to_a_question_that_wants_one_are_told(source, answers, is_told):
+    """Classes of a clip, a row of each, were built without a word; captions may all be right."""
+    rows = [f"{clip}.mp4,{text}" for clip, text in zip((0, 0, 1, 2), answers, strict=True)]
+    report, splits = build(source, ["video,class", *rows], "--column", "answer=class", *ASKED)
+    assert len(splits["train"]) == 4
+    told = [one for one in report["findings"] if one["id"] == "DATA-ANSWER-SEVERAL"]
+    assert [one["severity"] for one in told] == ["warning"] * is_told
+    if is_told:
+        assert told[0]["where"] == "labels.csv row 2" and "in row 3" in told[0]["message"]

@@ -87,5 +87,7 @@ def test_training_data_are_told_how_many_questions_are_wanted(tmp_path, question
         (size,) = [one for one in done["findings"] if one["id"] == "DATA-SIZE"]
         assert size["severity"] == "info" and size["message"].endswith("; label more")
         assert f"got {questions:,} questions: 1,000 are the least" in size["message"]
+        meant = "(--profile small-dataset: 10 epochs, a save each)"  # what next: proposes
+        assert (meant in size["message"]) == is_small
         if "next" in done:  # what follows suits the size
             assert ("--profile small-dataset" in done["next"]) == is_small

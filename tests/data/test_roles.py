@@ -252,8 +252,8 @@ def test_events_become_questions_of_both_answers(source, events):
         assert (end <= busy_from - 0.09 or begin >= busy_to + 0.09) and end <= 6.05
         assert end - begin == pytest.approx(2 if event == "run" else 1, abs=0.01)
     (listed,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT"]
-    told, _, named = listed["message"].partition(" begin or end with it: ")
-    assert told.startswith("3 moments") and told.endswith(" none of them")
+    told, _, named = listed["message"].partition(" are asked, too: ")
+    assert told.startswith("3 moments") and "begin" not in told
     names = set()
     for sample in splits["train"][3:]:
         event = "fall" if "fall" in sample.turns[0].text else "run"
@@ -581,3 +581,11 @@ def test_splits_that_exclude_each_other_are_refused(source, flags, where):
     assert where in [one["where"] for one in found]
     if flags == ("--folds", "5"):
         assert found[0]["fix"] == "replace --folds 5 with --folds 4"
+
+
+def test_moments_beside_their_event_are_counted(source):
+    write_clip(source / "tight.mp4", frames=16, rate=8)
+    lines = ["video,from,to,event", "tight.mp4,0,1,fall"]
+    report, _ = build(source, lines, *ABSENT)
+    (listed,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT"]
+    assert "(1 begin as it ends, or end as it begins): tight 1-2" in listed["message"]

@@ -70,11 +70,10 @@ def test_every_unused_column_is_named_and_what_it_may_mean(source):
         "1.mp4,no,b,00:20,test,n2,2",
     ]
     told = build(source, lines, *ASKED)[0]["BUILD-COLUMN-UNUSED"]
-    assert told["data"]["columns"] == ["camera", "time", "fold", "note", "weight"]
+    assert told["data"]["columns"] == ["camera", "time", "note", "weight"], "the fold is an error"
     assert told["data"]["meanings"] == {
         "camera": "a group",
         "time": "a time",
-        "fold": "a split",
         "weight": "a weight",
     }
     assert "--column group=camera" in told["message"]
@@ -84,13 +83,13 @@ def test_every_unused_column_is_named_and_what_it_may_mean(source):
 
 
 @pytest.mark.parametrize("names", ["t0,t1", "debut,fin"])
-@pytest.mark.parametrize(("last", "code"), [("yes", "BUILD-COLUMN-UNUSED"), ("no", "BUILD-SPAN")])
+@pytest.mark.parametrize("last", ["yes", "no"])
 def test_what_tells_rows_of_one_clip_apart_as_times_do_is_told_whatever_its_name(
-    source, names, last, code
+    source, names, last
 ):
     lines = [f"video,{names},answer", "0.mp4,0,3,yes", f"0.mp4,0:03,0:06,{last}"]
-    told = build(source, lines, *ASKED)[0][code]
-    assert told["severity"] == ("error" if last == "no" else "warning")
+    told = build(source, lines, *ASKED)[0]["BUILD-SPAN"]
+    assert told["severity"] == "error"
     assert names.replace(",", " and ") in told["message"]
     ignored = [word for name in names.split(",") for word in ("--column", f"ignore={name}")]
     assert build(source, lines, *ignored, *ASKED)[1] == ["yes", last]
@@ -243,8 +242,10 @@ def test_a_unit_is_proposed_where_the_lengths_of_the_clips_prove_it(
     source, long_clip, cells, roles
 ):
     lines = ["video,From,To,answer", f"long.mp4,{cells},yes", f"long.mp4,{cells},no"]
-    finding = build(source, lines, *ASKED)[0]["BUILD-SPAN"]
+    findings, _, _ = build(source, lines, *ASKED)
+    finding = findings["BUILD-SPAN"]
     assert finding["severity"] == "error"
+    assert ("BUILD-COLUMN-UNUSED" in findings) == (not finding["fix"]), "the columns are told once"
     assert finding["fix"] == " ".join(f"--column {role}" for role in roles.split())
 
 
@@ -632,3 +633,18 @@ def test_answers_that_number_unused_texts_are_told(source, answers, names, is_to
         (source / "labels.csv").unlink()
         first = {"ba": "B", "21": "B", "10": "B"}[answers]
         assert build(source, lines, *ASKED, *words, *numbered)[1][0] == first
+
+
+@pytest.mark.parametrize(
+    ("cells", "fix"),
+    [
+        (("12,24", "15,29"), "start_frame=a --column end_frame=b"),
+        (("12,24", "15,29", "1,2"), "--skip-missing"),  # seconds, two of which are wrong
+        (("12,24", "15,29") * 4 + ("1,2", "0,2"), "start_frame=a --column end_frame=b"),
+    ],
+)
+def test_of_few_rows_all_have_to_prove_another_unit(source, long_clip, cells, fix):
+    rows = [f"long.mp4,{edges},{'yes' if place % 2 else 'no'}" for place, edges in enumerate(cells)]
+    roles = ("--column", "start=a", "--column", "end=b")
+    findings, _, _ = build(source, ["video,a,b,answer", *rows], *roles, *ASKED)
+    assert findings["BUILD-SPAN-OUTSIDE"]["fix"].endswith(fix)

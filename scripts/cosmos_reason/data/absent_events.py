@@ -149,7 +149,7 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
     made: list[Row] = []
     listed: list[str] = []  # the moments
-    touches = 0  # of them that begin or end where the event does
+    touches = 0  # of them that begin where the event ends, or end where it begins
     few = []  # (event, its moments, the clips of rows without room for one)
     least = reading.also_ask_absent  # of moments for each row that all events have
     clips = Clips(lengths, frame, start.unit == "frame")
@@ -202,10 +202,10 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             message += "; add clips in which it does not happen all the time"
         problems.append(f.warning("BUILD-ABSENT-FEW", name, message, fix, clips=names))
     if made:
+        near = f" ({touches} begin as it ends, or end as it begins)" if touches else ""
         message = (
             f"{len(made)} moments (s) that no row labels with the event asked about are asked, "
-            f"too, and {touches or 'none'} of them begin or end with it: "
-            f"{some(listed, MOST_SHOWN)}"
+            f"too{near}: {some(listed, MOST_SHOWN)}"
         )
         problems.append(f.info("BUILD-ABSENT", ABSENT, message))
     happening = [row._replace(values={**row.values, HAPPENS: "yes"}) for row in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import write_text
 from cosmos_reason.base.fix import Fix
@@ -121,6 +122,9 @@ def check_size(dataset: Survey) -> None:
     if questions >= max(SIZES):
         return
     sizes = ", ".join(f"{count:,} {meaning}" for count, meaning in SIZES.items())
+    if questions < min(SIZES):
+        epochs = bundle.skill_info()["profiles"][SMALL]["set"]["train.epoch"]
+        sizes += f" (--profile {SMALL}: {epochs} epochs, a save each)"
     dataset.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")
 
 

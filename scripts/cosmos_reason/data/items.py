@@ -17,6 +17,7 @@ from cosmos_reason.data.roles import LABELS, SENTENCES, Cells, Column, cell_text
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.data.turns import Turn
 
+ONE_OF = "Answer with one of: "  # before the classes of labels
 SHOWN_ROWS = 5  # of a finding about many, besides the first
 UNNAMED = Path()  # the medium of a row that names none
 # So many answers, each of so few characters, are classes and named in the question.
@@ -259,7 +260,7 @@ def ask(
     ):
         # With a comma in one of them nobody sees where it ends.
         between = "; " if any("," in one for one in classes) else ", "
-        form = f"Answer with one of: {between.join(classes)}."
+        form = f"{ONE_OF}{between.join(classes)}."
     # A question that names all its answers behind a word such as "answer" tells their form itself.
     instruction = re.search(r"\b(?:answer|reply|respond)\b(.*)", question.lower(), re.S)
     wanted = YES_NO if folded <= YES_NO else folded

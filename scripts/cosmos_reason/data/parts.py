@@ -32,6 +32,7 @@ SECONDS = str | int | float | decimal.Decimal | datetime.time  # what a cell has
 # How a message calls the units of times that a flag declares.
 UNITS = {"": "seconds, or H:M:S", "ms": "milliseconds", "frame": "numbers of frames"}
 MOST = 90000  # of the denominators that times have, as media.cut has them
+MANY = 10  # rows of which some may lie within their clips in a wrong unit
 MOST_MEASURED = 1000  # rows whose clips are looked at to prove a unit
 PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
 UNREAD, WHOLE, SHORT = "unread", "whole", "short"  # of rows: what they are told as
@@ -91,8 +92,10 @@ def of_rows(
     if told[OUTSIDE] and not is_skipping:
         if any(medium for _, medium in cut_out):
             fix = Fix(flags={"--skip-missing": True})
-        # One row outside is a wrong row; where most of them are, the unit may be another.
-        are_most = 2 * len(told[OUTSIDE]) > len(rows)
+        # One row outside is a wrong row; where most of them are, the unit may be another. Of few
+        # rows all have to be: nearly every time fits its clip as a number of frames.
+        outside = len(told[OUTSIDE])
+        are_most = outside == len(rows) or (2 * outside > len(rows) >= MANY)
         proved = proved_unit(media, starts, ends) if are_most else None
         if proved is not None and proved != unit:
             row, message = told[OUTSIDE][0]

@@ -9,13 +9,14 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from cosmos_reason import answers
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.base.texts import some
+from cosmos_reason.base.texts import shortened, some
+from cosmos_reason.data import annotators, options, parts, published_sets, split_names
 from cosmos_reason.data import column_words as words
-from cosmos_reason.data import options, parts, published_sets, split_names
 from cosmos_reason.data.formats import RATES
-from cosmos_reason.data.items import TRUTH, Table
+from cosmos_reason.data.items import ONE_OF, TRUTH, Table
 from cosmos_reason.data.roles import Cells, Column, cell_text, column
 from cosmos_reason.data.turns import alike
 from cosmos_reason.media.files import names_medium
@@ -106,7 +107,10 @@ def unused(table: Table, names: list[str], is_mapped: bool = False) -> list[f.Fi
                 found += contradictions(table, times, [] if is_mapped else names)
         if not is_mapped and table.first["answer"].name:
             found += unnamed_annotator(table, names)
-    names = [name for name in names if name not in RATES]  # which are read beside pictures
+    # An error without a fix leaves it to the warning to say how they are declared.
+    told = {name for one in found if one.fix for name in one.data["columns"]}
+    # Rates are read beside pictures.
+    names = [name for name in names if name not in RATES and name not in told]
     if not names:
         return found
     message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
@@ -264,8 +268,28 @@ def unnamed_annotator(table: Table, names: list[str]) -> list[f.Finding]:
         "--adjudicate majority (a tie is left out) or drop for what they disagree on, or "
         f"--column ignore={who} to train on all of them"
     )
-    fix = Fix(flags={"--column": f"annotator={who}"})
-    return [f.error("BUILD-ANNOTATOR", table.rows[two[0]].where, message, fix)]
+    fix = Fix(flags={"--column": f"annotator={who}", "--adjudicate": annotators.DROP})
+    return [f.error("BUILD-ANNOTATOR", table.rows[two[0]].where, message, fix, columns=[who])]
+
+
+def several_answers(table: Table) -> list[f.Finding]:
+    """Return a warning where one clip has several answers to a question that wants one word, as
+    classes of a table without times: all of them would be trained on."""
+    two = () if any(table.options) or "turn" in table.first else _two_answers(table)
+    if not two:
+        return []
+    first, other = (table.answers[place] for place in two)
+    question = table.questions[two[0]]
+    wants_one = ONE_OF in question or answers.question_type(question, first) != "text"
+    if not wants_one:  # of captions all may be right
+        return []
+    message = (
+        f"got {first!r} and, in row {table.rows[two[1]].number}, {other!r} for one clip and "
+        f"question, which asks for one answer ({shortened(question.splitlines()[-1], 80)}): "
+        "all are trained on, and none can be learned; ask about each label (yes or no), or make "
+        "one row of a clip's labels (--convert FILE.py)"
+    )
+    return [f.warning("DATA-ANSWER-SEVERAL", table.rows[two[0]].where, message)]
 
 
 def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:
@@ -283,7 +307,7 @@ def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:
                     "--convert FILE.py makes some of them, --column "
                     f"{shlex.quote(f'ignore={name}')} trains on all"
                 )
-                return [f.error("BUILD-SPLIT-NAME", name, message)]
+                return [f.error("BUILD-SPLIT-NAME", name, message, columns=[name])]
         counts = Counter(split_names.exact(text) for text in texts if text)
         is_split = split_names.HELD_OUT & counts.keys() and "" not in counts
         if "" in texts:  # among empty cells a word alone may be a remark
@@ -295,7 +319,7 @@ def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:
                 f"--column split={name} keeps to it, --column ignore={name} does not"
             )
             fix = Fix(flags={"--column": f"split={name}"})
-            return [f.error("BUILD-SPLIT-NAME", name, message, fix)]
+            return [f.error("BUILD-SPLIT-NAME", name, message, fix, columns=[name])]
         said = words.words_of(name) - split_names.BESIDE - {"is", "in"}
         are_truths = len(set(texts)) == 2 and set(map(alike, texts)) <= TRUTH
         if are_truths and len(said) == 1 and said <= split_names.NAMES.keys():
@@ -306,5 +330,5 @@ def unnamed_split(cells: Cells, unused: list[str]) -> list[f.Finding]:
                 f"would be trained on: --column split={name} --values {shlex.quote(meant)} keeps "
                 f"to it (YES, NO as in the cells), --column ignore={name} does not"
             )
-            return [f.error("BUILD-SPLIT-NAME", name, message)]
+            return [f.error("BUILD-SPLIT-NAME", name, message, columns=[name])]
     return []

@@ -491,7 +491,12 @@ def _with_near_copies(
         does_fit = fitting(items, plan, together, [plan.eval_fraction]) > 0
     if not does_fit:
         return source, pairs
-    told.append(f.info("BUILD-ALIKE", "--split-by", f"{_look_alike([*pairs])}; {TOGETHER}"))
+    message = f"{_look_alike([*pairs])}; {TOGETHER}"
+    if not plan.folds:
+        apart, kept = (len(_sides(items, plan, one)[1]) for one in (source, together))
+        message += f": {kept} of {len(items)} records are held out, "
+        message += "as without this" if kept == apart else f"{apart} without this"
+    told.append(f.info("BUILD-ALIKE", "--split-by", message))
     return together, {}
 
 

@@ -271,10 +271,12 @@ def _items_of(
     table.questions = (
         f.attempt(problems, _questions, table, reading, problems) or table.texts["question"]
     )
-    if unused:
-        from cosmos_reason.data import proposals
+    from cosmos_reason.data import proposals
 
+    if unused:
         problems += proposals.unused(table, unused, is_mapped=reading.saved is not None)
+    if "annotator" not in table.first and not f.has_errors(problems):
+        problems += proposals.several_answers(table)
 
     # Which of several annotators' answers count, and what stays on one side of a split.
     stays = [True] * len(rows)
