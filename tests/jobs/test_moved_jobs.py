@@ -10,7 +10,7 @@ from job_folders import EVALUATE, RUNS, TRAIN, write_evaluation, write_run, writ
 from launch_site import Site, change, ended
 from support import run_script
 
-from cosmos_reason.jobs import launch
+from cosmos_reason.jobs import evidence, launch
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
@@ -152,3 +152,33 @@ def test_the_record_of_a_moved_job_keeps_the_paths_of_its_place(original, tmp_pa
     assert job.outputs["output_dir"] == str(moved / TRAIN / "results")
     job.write()
     assert json.loads((moved / TRAIN / "job.json").read_text()) == record
+
+
+def test_a_project_that_was_moved_is_linked_by_one_fix(tmp_path, monkeypatch):
+    """Each of its inputs was told alone, with `ls` of the folder above it."""
+    (tmp_path / "old").mkdir()
+    site = Site(tmp_path / "old", monkeypatch)
+    failed = site.submit(exit=1, steps=1, model="")
+    assert ended(failed).state == "ERROR"
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved = tmp_path / "new" / "jobs"
+    _, found = launch.submit(launch.next_attempt(moved / failed.name, moved))
+    (missing,) = [one for one in found if one.id == "JOB-INPUT-MISSING"]
+    assert str(missing.fix) == f"ln -s {tmp_path}/new {tmp_path}/old"
+    (tmp_path / "old").symlink_to(tmp_path / "new")
+    site.does(output=str(failed / "results"))
+    again, found = launch.submit(launch.next_attempt(moved / failed.name, moved))
+    assert not [one for one in found if one.severity == "error"], found
+    assert ended(again.folder).state == "COMPLETE"
+
+
+def test_a_job_whose_folder_was_moved_as_it_ran_is_not_said_to_be_killed(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    site = Site(tmp_path / "old", monkeypatch)
+    failed = site.submit(exit=1, steps=1, model="")
+    job = ended(failed)
+    (tmp_path / "old").rename(tmp_path / "new")
+    record = json.loads((tmp_path / "new/jobs" / failed.name / "job.json").read_text())
+    moved = jobs.Job.from_json(tmp_path / "new/jobs" / failed.name, record)
+    assert "or its folder was moved as it ran" in evidence.ended(moved, None).reason
+    assert "moved" not in evidence.ended(job, None).reason

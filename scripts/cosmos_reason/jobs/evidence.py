@@ -62,6 +62,8 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         exit_text = describe_exit(exit_code)
     elif job.platform != "slurm":  # where nothing of ours waits for a job
         exit_text += ", because what waited for it was killed"
+        if job.place and job.place.is_moved:
+            exit_text += ", or its folder was moved as it ran"
     if problem or not job.started_at:
         found = {}
         missing = problem or "the launch was interrupted before the work was started"

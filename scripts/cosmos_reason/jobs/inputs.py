@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason.base import bundle, files, findings
+from cosmos_reason.base import bundle, files, findings, job_folder
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.site import WAYS_OUT
@@ -105,6 +105,7 @@ def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding
         return []  # what the site does not place is told with what else it leaves out
     is_elsewhere = launch.carried or (machine is not None and not machine.is_here)
     found = []
+    missing = []
     for role, path in named:
         if is_elsewhere and acting:
             there = machine.has(str(path))
@@ -132,7 +133,27 @@ def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding
             is_root = nearest.parent == nearest
             fix = "" if is_root else f"ls {shlex.quote(str(nearest))}"
             found.append(findings.error("JOB-INPUT-MISSING", path, message, fix))
-    return found
+            missing.append(path)
+    return _moved(launch, missing) or found
+
+
+def _moved(launch: Launch, missing: list[Path]) -> list[Finding]:
+    """Return one error in place of those of the `missing` inputs of a retry, with the link that
+    mends them, where all of them lie in the folder that the job was moved with."""
+    if not launch.retry_of or not missing:
+        return []
+    place = job_folder.place_of(launch.spec_path.parent)
+    then, now = place.then, place.now
+    while then.name and then.name == now.name:
+        then, now = then.parent, now.parent
+    came_along = all(
+        path.is_relative_to(then) and (now / path.relative_to(then)).exists() for path in missing
+    )
+    if not came_along or os.path.lexists(then) or not then.parent.is_dir():
+        return []
+    message = f"{then} was moved to {now}; the job names {len(missing)} inputs by their old paths"
+    link = shlex.join(["ln", "-s", str(now), str(then)])
+    return [findings.error("JOB-INPUT-MISSING", then, message, link)]
 
 
 def contents(launch: Launch) -> list[Finding]:
