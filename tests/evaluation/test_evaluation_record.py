@@ -39,6 +39,26 @@ def test_who_makes_the_spec_with_more_tokens_is_told_by_the_job(tmp_path, below)
     assert "evaluate --spec /w/e.toml -o /w/e-longer.toml --set generation" in told["fix"]
 
 
+@pytest.mark.parametrize("answers", [0, 1])
+def test_thoughts_that_the_tokens_cut_are_no_cause_to_ask_again(tmp_path, answers):
+    """The same tokens end the same thoughts; a server that was gone may answer the next time."""
+    write(tmp_path / "job" / "job.json", {"action": "evaluate", "spec": {"source": "/w/e.toml"}})
+    folder = tmp_path / "job" / "results"
+    folder.mkdir()
+    write(folder / "evaluation.json", {"sampling": {"max_tokens": 8}})
+    cut = "EVAL-ENDPOINT-ANSWER x: got only thoughts (finish_reason 'length'), expected an answer"
+    rows = [row(f"cut{n}", response=None, error=cut) for n in range(2)]
+    rows += [row(f"whole{n}") for n in range(answers)]
+    told = "EVAL-ROW-FAILED" if answers else "EVAL-ALL-FAILED"
+    write(folder / "results.json", rows)
+    (found,) = [one for one in score(folder)[1]["findings"] if one["id"] == told]
+    assert "-o /w/e-longer.toml --set generation.max_tokens=" in found["fix"]
+    gone = "EVAL-ENDPOINT-ANSWER x: got no text"
+    write(folder / "results.json", [*rows, row("gone", response=None, error=gone)])
+    (found,) = [one for one in score(folder)[1]["findings"] if one["id"] == told]
+    assert " retry job " in found["fix"]
+
+
 @pytest.mark.parametrize(
     "record", [[], None, {"spec": "x"}, {"spec": [1]}, {"spec": {"source": 3}}]
 )

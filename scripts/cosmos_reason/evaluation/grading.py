@@ -20,6 +20,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import located
 from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import evaluation_record, rows
+from cosmos_reason.evaluation.batches import CUT
 from cosmos_reason.evaluation.questions import LETTER_ASKED
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.media import files as media
@@ -129,16 +130,19 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         cut += f"; row {first.id} ends with {(first.response or '')[-CUT_SHOWN:]!r}"
         fix = _longer(path, record)
         found.append(findings.warning("EVAL-CUT-SHORT", path, cut, fix))
+    # A server may answer the next time, but for a reply whose tokens ended within its thoughts; a
+    # clip that cannot be read stays one.
+    failed = [row.error for row in graded if row.error]
+    are_cut = bool(failed) and all(f"(finish_reason {CUT!r})" in error for error in failed)
+    way_out = _longer(path, record) if are_cut else _again(path)
     if not rows.has_answers(graded):
         message = (
             f"got {len(graded)} rows and no answer, so there is no score; "
             f"the first failed with: {graded[0].error}"
         )
-        found.append(findings.error("EVAL-ALL-FAILED", path, message, _again(path)))
-    elif any(_may_pass(row.error) for row in graded if row.error):
-        found = [
-            replace(one, fix=_again(path)) if one.id == "EVAL-ROW-FAILED" else one for one in found
-        ]
+        found.append(findings.error("EVAL-ALL-FAILED", path, message, way_out))
+    elif are_cut or any(_may_pass(error) for error in failed):
+        found = [replace(one, fix=way_out) if one.id == "EVAL-ROW-FAILED" else one for one in found]
     vision = record.get("vision")
     if isinstance(vision, dict) and vision.get("videos_as"):
         message = (
