@@ -463,8 +463,18 @@ def best(args: argparse.Namespace) -> cli.Outcome:
     if summary.base_leads(there, result):
         lines.append(summary.KEEP_THE_BASE.format(result["baseline"]))
     commands.write_site(there.plan, there.folder)
-    words = commands.launch_words(there.plan, "train", path, winner["gpu_ids"])
-    following = next_command(args, result, ("launch_job.py", "plan", *words))
+    base = next((trial for trial in trials if trial["kind"] == study.BASE), None)
+    answered = [summary.results_of(there, trial) for trial in (winner, base)]
+    if winning["checkpoint"] is None:  # it was not kept: the spec makes it again
+        words = commands.launch_words(there.plan, "train", path, winner["gpu_ids"])
+        then = ("launch_job.py", "plan", *words)
+    elif all(answered):
+        then = ("score_predictions.py", str(answered[0]), "--compare", str(answered[1]))
+    else:
+        words = ["--engine", there.plan["engine"], "--parent-job", winning["checkpoint"]]
+        words += ["--site", str(there.folder / commands.SITE)] if there.plan.get("site") else []
+        then = ("build_spec.py", "evaluate", *words, "-o", "eval.toml")
+    following = next_command(args, result, then)
     found = summary.verdict(there, result) + broken
     return cli.Outcome(winning, found, "\n".join(lines), following)
 

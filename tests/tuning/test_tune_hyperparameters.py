@@ -496,3 +496,23 @@ def test_a_folder_that_is_no_study_is_refused(folder, verb):
     (folder / "s" / "study.json").write_text('{"schema_version": 7}')
     code, found = tune(folder, verb)
     assert code == 2 and found["findings"][0]["id"] == "TUNE-STUDY-VERSION"
+
+
+def test_after_the_best_its_answers_are_compared_or_asked_for(folder, monkeypatch):
+    """A new training was the next step, beside the checkpoint that the study kept."""
+    monkeypatch.chdir(folder)
+    made = begun(folder, "--spec", "spec.toml", "--range", "batch_size=[2,4]")
+    made.plan["ended"] = "1 of 1 trainings"
+    made.save()
+    assert shlex.split(tune(folder, "best")[1]["next"])[1:3] == ["plan", "train"], "none was kept"
+    (made.trial_folder(1) / "jobs" / "x").mkdir(parents=True)
+    made.write(made.trial(1) | {"objective": 0.9, "checkpoint": "trials/0001/jobs/x"})
+    script, *words = shlex.split(tune(folder, "best")[1]["next"])
+    assert script.endswith("build_spec.py") and words[0] == "evaluate"
+    assert words[words.index("--parent-job") + 1].endswith("trials/0001/jobs/x")
+    results = [
+        study_world.ended_job(made, made.trial(number), "evaluate", "COMPLETE") for number in (1, 0)
+    ]
+    script, *words = shlex.split(tune(folder, "best")[1]["next"])
+    assert script.endswith("score_predictions.py") and words[1] == "--compare"
+    assert [os.path.abspath(words[place]) for place in (0, 2)] == [*map(str, results)]
