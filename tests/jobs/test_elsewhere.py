@@ -317,6 +317,9 @@ def test_a_preflight_for_a_site_asks_nobody(place):
     errors = {one["id"] for one in printed["findings"] if one["severity"] == f.ERROR}
     assert errors <= {"CKPT-TOKENIZER"}, "the model of the fixture has no tokenizer"
     assert printed["result"]["gpus"][0]["gib"] == 79.6
+    assert "driver of a site" not in printed["result"]["checks"], "only NVIDIA's image needs one"
+    _, printed = command("check_tao_launch_preflight.py", place, *words[:-1], "tao")
+    assert "driver of a site" in printed["result"]["checks"]
 
 
 def test_a_spec_is_built_for_paths_of_the_site(place):

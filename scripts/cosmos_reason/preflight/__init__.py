@@ -61,8 +61,6 @@ def gpus_and_memory(preflight: Preflight) -> Iterator[Finding]:
 def driver_of_site(preflight: Preflight) -> Iterator[Finding]:
     """with --site: the driver that the file says, where NVIDIA's image needs one"""
     site = preflight.site
-    if site is None or preflight.engine != images.ENGINE or preflight.on_cpu:
-        return
     told, least = site.get("driver"), bundle.skill_info()["host_minimums"]["driver"]
     if told is None:
         yield from site.unknown(["driver: VERSION"])
@@ -148,7 +146,10 @@ def run(preflight: Preflight) -> list[Finding]:
             before = {}
     else:
         checks[preflight.platform] = PLATFORMS[preflight.platform]
-    for stage in (before, checks, AFTER):
+    after = dict(AFTER)
+    if preflight.site is None or preflight.engine != images.ENGINE or preflight.on_cpu:
+        del after["driver of a site"]
+    for stage in (before, checks, after):
         found += gather(stage, preflight)
     if preflight.site:
         found = by_site(preflight.site, found)
