@@ -273,6 +273,14 @@ def test_a_question_about_events_is_proposed_with_their_name(source, events):
         "BUILD-QUESTION",
         "--question 'Does this happen: {event}?'",
     )
+    one = ["video,from,to,event", "a.mp4,0,1,fall", "b.mp4,0,1,fall"]  # nobody declared them
+    report, _ = build(source, one, *ABSENT[:4], *ABSENT[-2:], expect=2)
+    (found,) = [one for one in report["findings"] if one["severity"] == "error"]
+    assert found["fix"] == "--column answer=event --question 'Does this happen: {event}?'"
+    report, _ = build(source, one, *ABSENT[4:6], *ABSENT[-2:], expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "USAGE"]
+    told = "--column start=COLUMN --column end=COLUMN --question 'Does this happen: {event}?'"
+    assert told in found["message"], "all that is needed, at once"
 
 
 def test_each_event_has_its_moments_in_its_own_clip(source, events):

@@ -54,6 +54,9 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
     lacking = [role for role in ("start", "end", "answer") if role not in of_role]
     if lacking or "question" in of_role:
         flags = " ".join(f"--column {role}=COLUMN" for role in lacking)
+        if not reading.question:
+            name = of_role["answer"].name if "answer" in of_role else ""
+            flags += f" --question 'Does this happen: {{{name or 'COLUMN'}}}?'"
         there = ", ".join(dict.fromkeys(str(name) for row in rows[:1] for name in row.values))
         message = "expected columns of events (answer) and of their begin and end, declared by "
         message += f"{flags} (there are {there}; start_ms, start_frame for other units)"
@@ -62,18 +65,20 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             message = f"got a column of questions, {column}, expected events to ask about"
         raise f.bad_input("USAGE", ABSENT, message)
     start, end, event = of_role["start"], of_role["end"], of_role["answer"]
+    likely = event.name  # the column that a question can name
     if event.source == proposals.PROPOSED and f"{{{event.name}}}" not in reading.question:
         # Without a column of events every row is one event: then none may tell two apart, but for
         # those that a saved mapping leaves out.
-        kinds = [
-            name
+        free = {
+            name: set(map(cell_text, cells))
             for name, cells in table.cells.items()
             if reading.saved is None
             if name == event.name or name not in {one.name for one in chosen}
             if not (column_words.OF_ROWS.search(name) or column_words.meaning(name))
             if not (name in RATES or column_words.words_of(name) & column_words.LENGTHS)
-            if len(texts := set(map(cell_text, cells))) > 1 and not _are_measured(texts)
-        ]
+        }
+        told = [name for name, texts in free.items() if any(texts) and not _are_measured(texts)]
+        kinds = [name for name in told if len(free[name]) > 1]
         if kinds:
             message = (
                 f"got no column of events, and {', '.join(kinds)}, which may tell one from "
@@ -83,12 +88,14 @@ def asked(table: Table, reading: Reading, problems: list[f.Finding]) -> tuple[li
             named = [name for name in kinds if f"{{{name}}}" in reading.question]
             fix = f.Fix(flags={"--column": f"answer={named[0]}"}) if len(named) == 1 else ""
             raise f.bad_input("BUILD-COLUMN", "answer", message, fix)
+        likely = told[0] if len(told) == 1 else ""
         event = event._replace(name="")
         table.columns = [event if one.role == "answer" else one for one in chosen]
     if not reading.question:
         message, fix = "got no question about the events, expected one", f.Fix()
-        if event.name:
-            fix = f.Fix(flags={"--question": f"Does this happen: {{{event.name}}}?"})
+        if likely:
+            declared = {"--column": f"answer={likely}"} if likely != event.name else {}
+            fix = f.Fix(flags=declared | {"--question": f"Does this happen: {{{likely}}}?"})
         raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     events = {alike(cell_text(row.values.get(event.name))) for row in rows}
     if f"{{{event.name}}}" not in reading.question and len(events) > 1:
