@@ -594,6 +594,26 @@ def test_answers_of_one_model_are_not_reused_for_another(evaluate_spec, server):
     assert Counter(body["model"] for body in server.requests) == {own: 12, "other": 12}
 
 
+def test_what_a_server_answered_before_it_loaded_another_model_counts_no_more(
+    evaluate_spec, server, tmp_path
+):
+    """Under the same name at the same address: only the root, where it is told, is another."""
+    name = evaluate_spec["model"]["model_name"]
+    evaluate_spec["custom"]["endpoint"]["concurrency"] = 1
+    server.models = {name: "/models/a"}
+    server.plan = lambda body, number: (
+        (200, said("yes"), 0) if len(server.requests) < 6 else (401, b"no", 0)
+    )
+    with pytest.raises(Failure, match="EVAL-ENDPOINT-REFUSED"):
+        ask(evaluate_spec, server)
+    server.models = {name: "/models/b"}
+    server.plan = lambda body, number: (200, said("no"), 0)
+    assert ask(evaluate_spec, server)["failed"] == 0
+    assert {row["response"] for row in rows_of(tmp_path / "results")} == {"no"}
+    record = files.read_json(tmp_path / "results" / "evaluation.json")
+    assert f"model {name} (/models/b)" in record["hardware"]
+
+
 def test_a_name_for_no_server_is_refused(evaluate_spec, tmp_path):
     config = write_spec(evaluate_spec, tmp_path / "e.toml")
     words = ["evaluate", "--config", config, "--served-model", "tiny", "--json"]

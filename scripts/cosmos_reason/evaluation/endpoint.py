@@ -86,10 +86,17 @@ class Endpoint:
 
     @property
     def where(self) -> str:
-        return f"server {self.url}, model {self.model}, frames sent as {self.frames}"
+        loaded = f" ({self.root})" if self.root not in (None, self.model) else ""
+        return f"server {self.url}, model {self.model}{loaded}, frames sent as {self.frames}"
+
+    @property
+    def root(self) -> str | None:
+        """Return what the server loaded under the model's name; None where it does not tell."""
+        return self.server.roots.get(self.model)
 
     def identity(self) -> list:
-        return [self.url, self.model, self.frames]
+        # A server that begins anew may have another model under the same name.
+        return [self.url, self.model, self.frames, *([self.root] if self.root else [])]
 
     # -- before the first question -------------------------------------------------------------
 

@@ -97,6 +97,7 @@ class ChatServer:
         self.as_given = f"{flag} http://HOST:8000/v1, {naming} as the server names it, and its key"
         self.stopped = threading.Event()
         self.same: dict[str, set[str]] = {}  # names of one model, as `check_model` learns them
+        self.roots: dict[str, str] = {}  # what the server loaded under a name, where it tells that
 
     def each(self, ask: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[list[Result]]:
         """Yield what `ask`, which calls `complete`, returns for each item, in lists as they come,
@@ -160,6 +161,8 @@ class ChatServer:
             root = served[name]
             aliases = {other for other in served if root and served[other] == root}
             self.same[name] = aliases | {name}
+            if isinstance(root, str):
+                self.roots[name] = root
             return []
         names = some([*map(shown, served)], NAMES_SHOWN) or "none"
         message = f"got {shown(name)}, expected a model that this server serves: {names}"
