@@ -128,8 +128,10 @@ def test_rows_are_counted(place):
 def test_a_run_that_noted_no_end_is_not_judged_unless_it_was_stopped(place):
     place.ran(steps=2)
     (place.out / "run.exit").unlink()
-    code, _, ids = place.adopt()
-    assert (code, ids) == (1, {"JOB-NOT-ENDED"}) and not jobs.folders(place.jobs)
+    code, printed = place.command("launch_job.py", "adopt", place.out, "--site", "site.yaml")
+    (found,) = printed["findings"]
+    assert (code, found["id"]) == (1, "JOB-NOT-ENDED") and not jobs.folders(place.jobs)
+    assert found["fix"] == "--stopped", "a command of its own would lack the site"
     code, record, _ = place.adopt("--stopped")
     assert (code, record["state"], record["exit_code"]) == (0, "ERROR", None)
     assert "stopped at step 2 of 3" in record["reason"]
@@ -241,6 +243,22 @@ def test_a_failed_run_is_tried_again_there(place):
     assert record["outputs"]["output_dir"] == results
     code, chosen = place.command("select_checkpoint.py", place.jobs / record["job_id"])
     assert code == 0, chosen["findings"]
+
+
+def test_results_outside_of_the_folder_are_brought_back_too(place):
+    """Those of a retry go where the first attempt wrote: elsewhere there is that folder, too."""
+    place.ran(exit=3, model="")
+    _, first, _ = place.adopt()
+    facts = yaml.safe_load((place.root / "site.yaml").read_text())
+    facts |= {"name": "other", "paths": {THERE: "."}, "models": {}}
+    facts["environment"] = f"{THERE}/venv"
+    (place.root / "other.yaml").write_text(yaml.safe_dump(facts))
+    words = ["retry", first["job_id"], "--site", "other.yaml", "--output", place.root / "again"]
+    code, printed = place.command("launch_job.py", *words)
+    assert code == 0, printed["findings"]
+    page = (place.root / "again" / "README.md").read_text()
+    assert f"rsync -a --mkpath HOST:{THERE}/out/results/ out/results/" in page
+    assert f"cp -r --parents {THERE}/again {THERE}/out/results M" in page
 
 
 def test_a_failed_run_is_tried_again_on_another_platform(place):

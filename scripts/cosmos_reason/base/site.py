@@ -76,6 +76,12 @@ class Site:
         where this machine does not have it."""
         return here(path, self.paths)
 
+    def place_here(self, path: str) -> str:
+        """Return where a path of the site lies on this machine once it is copied; as it is where
+        nobody said."""
+        moved = (_moved(path, there, folder) for there, folder in self.paths.items())
+        return next((found for found in moved if found is not None), path)
+
     def there(self, path: str) -> str:
         """Return what the site calls a path of this machine; as it is where nobody said."""
         for there, here in sorted(self.paths.items(), key=lambda pair: -len(pair[1])):

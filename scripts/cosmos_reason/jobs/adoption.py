@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import shutil
 import socket
 from dataclasses import replace
@@ -35,6 +34,8 @@ from cosmos_reason.spec import document
 
 # Of what a run leaves beside its results, what the record needs.
 KEPT = (record.LOG, record.METRICS, "node-*.log", "run.*", "node*.exit", "slurm.*")
+# Added to the command as it was given: without its --site the record would have paths of the place.
+STOPPED = Fix(flags={"--stopped": True})
 CLOCKS = 300  # seconds by which the clock of a storage may be behind that of a node
 
 
@@ -81,13 +82,11 @@ def adopt(
     if end and any(end) and "requeue" in job.options and not stopped:
         message = "it noted an end that is none where SLURM begins it anew (--requeue): bring its "
         message += "results here again when squeue no longer lists it; it does not now: --stopped"
-        command = f"scripts/launch_job.py adopt {shlex.quote(str(folder))} --stopped"
-        raise Failure([error("JOB-NOT-ENDED", folder, message, command)], EXIT_CHECKS_FAILED)
+        raise Failure([error("JOB-NOT-ENDED", folder, message, STOPPED)], EXIT_CHECKS_FAILED)
     if end is None and not stopped:
         message = "got no note of its end: it is still going on, or was killed; bring its results "
         message += "here again when it has ended; killed: --stopped"
-        command = f"scripts/launch_job.py adopt {shlex.quote(str(folder))} --stopped"
-        raise Failure([error("JOB-NOT-ENDED", folder, message, command)], EXIT_CHECKS_FAILED)
+        raise Failure([error("JOB-NOT-ENDED", folder, message, STOPPED)], EXIT_CHECKS_FAILED)
     for name, path in job.outputs.items():
         # Results that are elsewhere, or that a later job wrote to, prove nothing.
         output = Path(path)

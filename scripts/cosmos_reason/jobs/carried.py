@@ -71,7 +71,7 @@ Rendered by launch_job.py plan, and not run there yet. Copy it and its inputs (n
 
 {first}- start there: {start}
 - watch: `{watch}`
-- at its end: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`{results}
+- at its end: `rsync -a --mkpath --exclude skill/ --exclude home/ {ran}/ {back}`{results}{brought}
 - go on here: `scripts/launch_job.py adopt {back}{site}`
 {expected}
 """
@@ -329,6 +329,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         elif job.platform == "docker":
             lines[-1] = f"- image, pulled there at the start: `docker pull {job.image}`"
     lines += _models(job, site) if site else []
+    own_outputs = _outputs_elsewhere(job, site)
     if job.options["carried"].get("offline"):
         lines.append(f"- {OFFLINE} (it sets HF_HUB_OFFLINE=1)")
     first = ""
@@ -354,7 +355,7 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         there = ran.removeprefix("HOST:")
         lines.append(
             f"- by a disk at M: `M/` for `HOST:`; there `{' && '.join(moves)}`, "
-            f"at the end `cp -r --parents {there} M`"
+            f"at the end `{shlex.join(['cp', '-r', '--parents', there, *own_outputs, 'M'])}`"
             + (f", to M/{there}" if job.platform == "docker" else "")
         )
     if job.platform == "kubernetes":
@@ -372,9 +373,25 @@ def _readme(work: Path, job: Job, launch: Launch, output: Path, title: str, star
         ran=ran,
         back=back,
         results=f"   # up to {kept * gib:.1f} GiB" if kept * gib >= 0.1 else "",
+        brought="".join(
+            f", and `{shlex.join(['rsync', '-a', '--mkpath', f'HOST:{path}/', f'{here}/'])}`"
+            for path, here in own_outputs.items()
+        ),
         site=f" --site {shlex.quote(files.from_here(site.path))}" if site else "",
         expected="\n".join(lines),
     )
+
+
+def _outputs_elsewhere(job: Job, site: Site | None) -> dict[str, str]:
+    """Return path there -> where `adopt` looks for it here, for each folder that the job writes to
+    outside of its own: what a spec names, and where the attempt before a retry wrote."""
+    found = {}
+    for there in job.outputs.values():
+        if JOB in Path(there).parents or Path(there).is_relative_to(job.folder):
+            continue
+        here = site.place_here(there) if site else there
+        found[there] = files.from_here(here) if here != there else there
+    return found
 
 
 def _models(job: Job, site: Site) -> list[str]:
