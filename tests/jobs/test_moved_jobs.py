@@ -98,6 +98,12 @@ def job(original, tmp_path, request):
 
 def test_a_checkpoint_of_the_named_folder_is_chosen_and_published(job):
     step = str(job / "results" / RUNS[0] / "safetensors" / "step_40")
+    words = [{"id": id, "content": f"<{kind}>"} for id, kind in ((1, "image"), (2, "video"))]
+    whole = {"tokenizer": {"model": {}, "added_tokens": words}}
+    whole["chat_template"] = {"chat_template": "<image><video>"}
+    for model in (job / "results").glob("*/safetensors/*"):
+        for name, table in whole.items():  # a model of another's tokenizer is refused
+            (model / f"{name}.json").write_text(json.dumps(table))
     code, document = said("select_checkpoint.py", job, "--by", "step_40")
     assert (code, document["result"]["selected"]["path"]) == (0, step)
     code, document = said("select_checkpoint.py", job, "--by", "val_loss")
