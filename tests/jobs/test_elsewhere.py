@@ -793,6 +793,21 @@ def test_a_copy_of_what_has_the_same_path_there_is_offered(place, platform):
     assert "rsync -aLR" not in page
 
 
+def test_lengths_that_the_spec_was_built_with_are_not_called_unknown(place):
+    site = describe(place, "slurm")
+    change(place, "train", policy__model_max_length=30000)
+    words = ["train", "--spec", "train.toml", "--engine", "transformers", "--site", site]
+    _, printed = command("launch_job.py", place, "plan", *words)
+    assert "SPEC-LENGTH-LOW" in {one["id"] for one in printed["findings"]}
+    facts, values = write_facts(place.root, 4), {"policy.model_max_length": "--set"}
+    origins.write(place.root / "train.toml", "train", "transformers", values, facts)
+    _, printed = command("launch_job.py", place, "plan", *words)
+    assert "SPEC-LENGTH-LOW" not in {one["id"] for one in printed["findings"]}
+    change(place, "train", policy__model_max_length=20000)
+    _, printed = command("launch_job.py", place, "plan", *words)
+    assert "SPEC-LENGTH-LOW" in {one["id"] for one in printed["findings"]}, "edited since"
+
+
 def test_the_memory_of_a_node_is_told_where_the_data_were_read(place):
     """As the preflight reckons it, and what the results take on the way back."""
     site = describe(place, "slurm", models={f"{THERE}/c3": "nvidia/Cosmos3-Nano"})

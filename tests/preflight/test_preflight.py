@@ -502,6 +502,31 @@ def test_data_and_spec_are_checked(site):
     assert {"SPEC-BATCH-MULTIPLE", "SPEC-KEY-UNKNOWN"} <= found.keys()
 
 
+def test_a_clip_that_was_replaced_since_the_check_is_told(tmp_path, dataset, tiny_model):
+    """By another of the same name; one that was only copied anew is what it was."""
+    shutil.copytree(dataset, tmp_path / "data")
+    clips = sorted((tmp_path / "data" / "train").rglob("*.mp4"))
+    facts = tmp_path / "facts" / "dataset_facts.json"
+    done = run_script("check_dataset.py", "data/train", "--facts", facts, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    roots = "--train-root data/train --eval-root data/eval"
+    line = f"train {roots} --engine transformers --model {tiny_model} --set validation.freq=2"
+    build(tmp_path, f"{line} --dataset-facts {facts} -o spec.toml")
+    line = "--platform local --spec spec.toml --target-gpu-index none"
+    shutil.copy(clips[0], tmp_path / "copy.mp4")
+    (tmp_path / "copy.mp4").replace(clips[0])
+    assert "PRE-MEDIA-REPLACED" not in preflight_json(line, cwd=tmp_path)[1]
+    shutil.copy(clips[2], clips[1])
+    for known in ("", f" --dataset-facts {facts}"):
+        _, found = preflight_json(line + known, cwd=tmp_path)
+        told = found["PRE-MEDIA-REPLACED"]
+        assert told["severity"] == "warning" and clips[1].name in told["message"]
+        assert clips[0].name not in told["message"]
+    done = run_script(*shlex.split(told["fix"].removeprefix("scripts/")), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "PRE-MEDIA-REPLACED" not in preflight_json(line, cwd=tmp_path)[1]
+
+
 def test_an_8b_model_that_does_not_fit_comes_with_the_cheapest_change(site, hub):
     model = "--engine tao --model nvidia/Cosmos-Reason2-8B --gpus-per-node 2"
     build(site, f"train --spec spec.toml {model} -o big.toml")

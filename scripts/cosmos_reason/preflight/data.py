@@ -12,7 +12,8 @@ from pathlib import Path
 
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.data import checks, clip_files, survey, whole_survey
+from cosmos_reason.base.texts import some
+from cosmos_reason.data import arrival, checks, clip_files, survey, whole_survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.prediction import check_rates
@@ -27,6 +28,7 @@ from cosmos_reason.spec import actions, origins
 
 CLIPS_LOOKED_AT = 64  # headers, when there are no dataset facts; check_dataset looks at all of them
 CLIP_SECONDS = 10.0
+SHOWN = 5
 
 
 def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
@@ -45,6 +47,9 @@ def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
                 facts = counted
                 found = [one for one in found if one.id != "PRE-DATA-SAMPLED"]
             yield from found
+        checked = preflight.options.dataset_facts or origins.facts_of(preflight.options.spec)
+        if data and checked:
+            yield from replaced_media(case, data, Path(checked))
         if validation and case("validation.enable"):
             _, found = survey_data(case, validation, Path(folder) / "validation")
             yield from found
@@ -81,6 +86,23 @@ def counted_before(preflight: Preflight, surveyed: Path | None) -> Path | None:
         for facts in (before, now)
     )
     return noted if is_counted or not could_be else None
+
+
+def replaced_media(case: Case, keys: actions.DataKeys, facts: Path) -> list[Finding]:
+    """Return a warning for media that are no longer what check_dataset looked at when it wrote the
+    facts: neither their labels nor their lengths need to be right."""
+    written, media = case(keys.annotations), case(keys.media)
+    if not written or "://" in written or not locate(written).is_file():
+        return []
+    differing = arrival.changed(locate(written), media or None, facts)
+    if not differing:
+        return []
+    message = f"{len(differing)} media were replaced since they were checked: "
+    message += f"{some(differing, SHOWN)}; check them again"
+    words = ["scripts/check_dataset.py", written, "--facts", str(facts)]
+    words += ["--media-path", media] if media else []
+    command = shlex.join(words)
+    return [findings.warning("PRE-MEDIA-REPLACED", media or written, message, command)]
 
 
 def survey_data(
