@@ -297,7 +297,7 @@ def test_a_damaged_clip_is_written_again_with_the_frames_that_decode(tmp_path, s
 def write_damaged(path, damaged=()):
     """Write 48 frames at 8 a second, with a key frame every 12 and B frames between; the `damaged`
     ones, in the order of the file, are no H.264."""
-    options = {} if path.suffix == ".flv" else {"movflags": "faststart"}
+    options = {"movflags": "faststart"} if path.suffix in (".mp4", ".mov") else {}
     with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream("libx264", rate=8, options={"crf": "1", "bf": "3"})
         stream.width, stream.height, stream.pix_fmt, stream.gop_size = 64, 48, "yuv420p", 12
@@ -326,6 +326,19 @@ def test_what_stands_behind_damage_keeps_its_time(tmp_path, damaged):
     assert found[0][0] == 0
     behind = [(round(8 * at), round(level / 4)) for at, level in found if at >= 4.5]
     assert behind == [(number, number) for number in range(36, 48)]
+
+
+@pytest.mark.parametrize("lost", [(0.2, 0.4), (0.4, 0.6)])
+def test_what_stands_behind_lost_packets_of_a_stream_keeps_its_time(tmp_path, lost):
+    """No decoder fails at them, but it gives the frames around them out of order all the same."""
+    path = write_damaged(tmp_path / "a.ts")
+    whole = path.read_bytes()
+    begin, end = (int(len(whole) * share) // 188 * 188 for share in lost)
+    path.write_bytes(whole[:begin] + whole[end:])
+    with (tmp_path / "b.mp4").open("wb") as target:
+        convert.write_clip(target, "mp4", convert._as_shown(path))
+    with av.open(str(tmp_path / "b.mp4")) as container:
+        assert container.duration / av.time_base == pytest.approx(6, abs=0.1)
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mov", "flv"])

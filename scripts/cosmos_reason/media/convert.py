@@ -242,6 +242,7 @@ def _decodable(container, stream) -> Iterator:
     is_damaged, is_first, last = False, True, None
     with contextlib.suppress(av.FFmpegError):
         for packet in container.demux(stream):
+            is_damaged |= packet.is_corrupt  # of MPEG-TS, which knows that something is lost
             try:
                 frames = packet.decode()
             except av.FFmpegError:
