@@ -136,7 +136,7 @@ def convert(args) -> tuple[str, list[findings.Finding]]:
     broken = tensor_numbers.check_numbers(source.tensors, whole=args.check_only)
     if broken:
         raise findings.Failure(broken, findings.EXIT_CHECKS_FAILED)
-    notes = []
+    notes = list(source.warnings)
     if source.supplied:
         message = f"supplied {', '.join(source.supplied)}"
         notes.append(findings.info("CKPT-DONOR-USED", source.donor, message))

@@ -107,6 +107,7 @@ def make(chosen: run_outputs.Checkpoint, args) -> tuple[Path, list[f.Finding]]:
         found = run_outputs.verify(base, whole=True)
         if f.has_errors(found):
             raise f.Failure(found, f.EXIT_CHECKS_FAILED)
+        notes += found
         own = beside_weights.chat_template([chosen.path])
         if own is not None and own != beside_weights.chat_template([base]):
             message = (

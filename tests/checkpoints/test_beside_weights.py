@@ -6,6 +6,7 @@ import shutil
 import launch_site
 import pytest
 from omni_layouts import edit_json
+from safetensors.torch import load_file, save_file
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import beside_weights, omni, run_outputs
@@ -85,6 +86,66 @@ def test_what_is_of_another_model_is_told_before_it_is_used_or_converted(
     assert {found.id for found in refused.value.findings} == {expected}
 
 
+IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
+
+
+@pytest.mark.parametrize(
+    ("change", "unwritten"),
+    [
+        (lambda text: text.replace(IMAGE, ""), {IMAGE}),
+        (lambda text: text.replace(VIDEO, "{{ '<|' ~ 'video_pad' ~ '|>' }}"), {VIDEO}),
+        (
+            lambda text: text.replace(IMAGE, "<|{{ part.type }}_pad|>").replace(VIDEO, ""),
+            {IMAGE, VIDEO},
+        ),
+    ],
+)
+def test_a_template_that_may_show_what_its_text_does_not_have_is_warned_of(
+    published, model, tmp_path, change, unwritten
+):
+    template = change(beside_weights.chat_template([model]))
+    folder = shutil.copytree(model, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(template)
+    source = shutil.copytree(published, tmp_path / "omni")
+    (source / "chat_template.json").unlink()
+    (source / "chat_template.jinja").write_text(template)
+    for found in (run_outputs.verify(folder, whole=True), omni.open_source(source).warnings):
+        told = {(one.severity, one.id, one.message.split()[0]) for one in found}
+        assert told == {("warning", "CKPT-TEMPLATE-BLIND", word) for word in unwritten}
+
+
+BROKEN = [
+    ("added_tokens", [{"id": None, "content": "<|x|>"}], "CKPT-FILE-BAD"),
+    ("added_tokens", [{"id": 5, "content": 5}], "CKPT-FILE-BAD"),
+    ("eos_token_id", [[7]], "CKPT-TOKENIZER-OTHER"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), BROKEN)
+def test_files_of_another_form_are_told_and_raise_nothing(model, tmp_path, key, value, expected):
+    broken = shutil.copytree(model, tmp_path / "model")
+    name = "generation_config.json" if key == "eos_token_id" else "tokenizer.json"
+    edit_json(broken / name, lambda table: table.update({key: value}))
+    assert {one.id for one in run_outputs.verify(broken, whole=True)} == {expected}
+
+
+@pytest.mark.parametrize(
+    "change", [{"text_config": None}, {"image_token_id": [5]}, {"vision_config": None}]
+)
+def test_a_config_of_another_form_raises_nothing(model, change):
+    config = json.loads((model / "config.json").read_text()) | change
+    wrong = {"CKPT-TOKENIZER-OTHER"} if "image_token_id" in change else set()
+    assert {one.id for one in beside_weights.check_folder(model, config)} == wrong
+
+
+def test_a_number_that_a_processor_says_twice_is_told_once(model, tmp_path):
+    broken = shutil.copytree(model, tmp_path / "model")
+    nested = {"merge_size": 4, "image_processor": {"merge_size": 4}}
+    (broken / "processor_config.json").write_text(json.dumps(nested))
+    (found,) = run_outputs.verify(broken, whole=True)
+    assert found.id == "CKPT-PROCESSOR-OTHER"
+
+
 def test_the_processor_that_newer_transformers_write_is_read(model, tmp_path):
     broken = shutil.copytree(model, tmp_path / "model")
     nested_processor_of_another(broken)
@@ -105,3 +166,14 @@ def test_a_tied_head_that_is_another_than_the_embedding_is_told(model, tmp_path)
     edit_json(tied / "config.json", lambda value: value.update(tie_word_embeddings=True))
     (found,) = run_outputs.verify(tied)
     assert found.id == "CKPT-CONFIG-BAD" and "lm_head" in found.message
+
+
+def test_a_tied_head_that_is_the_embedding_in_another_dtype_is_not_refused(model, tmp_path):
+    tied = shutil.copytree(model, tmp_path / "model")
+    edit_json(tied / "config.json", lambda value: value.update(tie_word_embeddings=True))
+    (shard,) = tied.glob("*.safetensors")
+    tensors = load_file(shard)
+    (name,) = [one for one in tensors if one.endswith("embed_tokens.weight")]
+    tensors["lm_head.weight"] = tensors[name].float()
+    save_file(tensors, shard, {"format": "pt"})
+    assert run_outputs.verify(tied, whole=True) == []

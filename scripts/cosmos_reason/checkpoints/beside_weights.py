@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files
 from cosmos_reason.base.families import FAMILIES
-from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.remote import model_names
 
@@ -81,18 +81,21 @@ def _check_tokenizer(
         vocabulary = tokenizer["model"].get("vocab") or {}
         ids = [*words, *(vocabulary.values() if isinstance(vocabulary, dict) else ())]
         largest = max(ids, default=-1)
+        if any(type(one) is not int for one in ids) or not all(map(_is_text, words.values())):
+            raise TypeError("an id that is no number, or a word that is no text")
     except (KeyError, TypeError, AttributeError) as problem:
         message = f"it is not of the form that tokenizers writes: {problem!r}"
         return [error("CKPT-FILE-BAD", path, message)]
     found = []
-    rows = config.get("text_config", config).get("vocab_size")
+    rows = (config.get("text_config") or config).get("vocab_size")
     if type(rows) is int and largest >= rows:
         message = f"got the token {largest:,}, and the model has {rows:,}: it is of another model"
         found.append(error("CKPT-TOKENIZER-OTHER", path, message))
+    unwritten = {}
     for kind in _MEDIA:
         key = f"{kind}_token_id"
         number = config.get(key)
-        word = words.get(number)
+        word = words.get(number) if type(number) is int else None
         others = [other for other in _MEDIA if other != kind and other in (word or "")]
         if word is None or others:
             message = (
@@ -101,12 +104,18 @@ def _check_tokenizer(
             )
             found.append(error("CKPT-TOKENIZER-OTHER", path, message))
         elif word not in template:
-            message = (
-                f"the chat template never writes {word}, so that no {kind} would be shown; "
-                "copy the template of the base model"
-            )
-            found.append(error("CKPT-TEMPLATE-BLIND", folder, message))
-    plain = [end for end in ends if end is not None and end not in words]
+            unwritten[kind] = word
+    # It may put the word of a medium together, or be for the other medium alone.
+    ends_of_words = [word.partition(kind)[2].rstrip("|>") for kind, word in unwritten.items()]
+    is_blind = len(unwritten) == len(_MEDIA) and not any(end in template for end in ends_of_words)
+    for kind, word in unwritten.items():
+        message = (
+            f"{word} is not in the text of the chat template: unless it is put together there, no "
+            f"{kind} is shown, and the template of the base model is the one to copy"
+        )
+        say = error if is_blind else warning
+        found.append(say("CKPT-TEMPLATE-BLIND", folder, message))
+    plain = [end for end in ends if end is not None and end not in [*words]]
     if plain:
         message = (
             f"{GENERATION} ends answers at {plain}, no special token here: they would not end, or "
@@ -116,16 +125,21 @@ def _check_tokenizer(
     return found
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 def _check_sizes(path: Path, config: Mapping, processor: dict) -> list[Finding]:
     vision = config.get("vision_config") or {}
-    found = []
+    wrong = {}  # the newer form has its numbers at the top and nested, or in one of the two
     nested = [value for value in processor.values() if isinstance(value, dict)]
     for table in (processor, *nested):
         for key, of_tower in _SIZES.items():
             own, wanted = table.get(key), vision.get(of_tower)
             if type(own) is int and type(wanted) is int and own != wanted:
-                message = (
-                    f"got {key} {own}, and the vision tower has {wanted}: it is of another model"
-                )
-                found.append(error("CKPT-PROCESSOR-OTHER", path, message))
+                wrong[key, own] = wanted
+    found = []
+    for (key, own), wanted in wrong.items():
+        message = f"got {key} {own}, and the vision tower has {wanted}: it is of another model"
+        found.append(error("CKPT-PROCESSOR-OTHER", path, message))
     return found

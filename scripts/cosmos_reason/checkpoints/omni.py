@@ -19,7 +19,14 @@ from pathlib import Path
 
 from cosmos_reason.base import families
 from cosmos_reason.base.families import Layout
-from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
+from cosmos_reason.base.findings import (
+    EXIT_CHECKS_FAILED,
+    Failure,
+    Finding,
+    bad_input,
+    error,
+    has_errors,
+)
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
     architectures,
@@ -72,6 +79,7 @@ class Source:
     dropped: int
     texts: dict[str, bytes]
     fingerprint: str
+    warnings: tuple[Finding, ...]
 
     @property
     def total_size(self) -> int:
@@ -122,10 +130,19 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
     if stored and not mapping_findings:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         findings += architectures.compare(str(folder), config, shapes)
-    if findings:
+    if has_errors(findings):
         raise Failure(findings, EXIT_CHECKS_FAILED)
-    fingerprint = _fingerprint(layout, tensors, texts)
-    return Source(folder, donor, layout, tuple(supplied), tensors, dropped, texts, fingerprint)
+    return Source(
+        folder,
+        donor,
+        layout,
+        tuple(supplied),
+        tensors,
+        dropped,
+        texts,
+        fingerprint=_fingerprint(layout, tensors, texts),
+        warnings=tuple(findings),
+    )
 
 
 def _layout(folder: Path, config: dict) -> Layout:
@@ -318,7 +335,7 @@ def _small_files(
     if not findings:
         read = {found[name]: table for name, table in tables.items()}
         findings += beside_weights.check(folder, config, read, template)
-    if findings:
+    if has_errors(findings):
         return {}, supplied, findings
     generation = {key: config["text_config"].get(key) for key in ("bos_token_id", "eos_token_id")}
     texts = {"generation_config.json": _json_bytes(generation)}
@@ -330,7 +347,7 @@ def _small_files(
     tokenizer_config = tables["tokenizer_config.json"] | {"chat_template": template}
     texts["tokenizer_config.json"] = _json_bytes(tokenizer_config)
     texts["config.json"] = _json_bytes(config)
-    return texts, supplied, []
+    return texts, supplied, findings
 
 
 def _json_bytes(value) -> bytes:

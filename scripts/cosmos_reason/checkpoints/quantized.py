@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos_reason.base import files
+from cosmos_reason.base import files, findings
 from cosmos_reason.base.families import Family
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
@@ -193,13 +193,13 @@ def verify(folder: Path) -> list[Finding]:
         message = "it has no quantization_config, so nothing was quantized"
         return [error("QUANT-NOTHING-DONE", folder / "config.json", message)]
     found = run_outputs.verify_model(folder, whole=True)
-    if found:
+    if findings.has_errors(found):
         return found
     tensors, _ = safetensors_files.read_folder(folder)
     if not any(name.endswith("_scale") for name in tensors):
         message = "it holds no scales, so no layer was compressed"
         return [error("QUANT-NOTHING-DONE", folder, message)]
-    return []
+    return found
 
 
 def read_record(folder: Path) -> dict | None:

@@ -132,7 +132,7 @@ class Training:
         found = run_outputs.verify(chosen.path, whole=True)
         if findings.has_errors(found):
             raise Failure(found, findings.EXIT_CHECKS_FAILED)
-        return chosen, notes
+        return chosen, notes + [one for one in found if one not in chosen.findings]
 
     def proposal(self, among: Sequence[Checkpoint] | None = None) -> str:
         """Return what `--by` may be on evidence: a task metric, the validation loss, the best link,
