@@ -62,6 +62,10 @@ def test_an_adapter_is_not_added_to_another_base_of_the_same_shapes(model, other
         adapters.merge(adapters.read(folder), other, tmp_path / "wrong", jobs=1)
     (found,) = refused.value.findings
     assert found.id == "CKPT-ADAPTER-OTHER-BASE" and not (tmp_path / "wrong").exists()
+    assert found.fix.flags == {"--base-model": "DIR"} and made_of.FILE in found.message
+    for damaged in ({"trained_on": 5}, [made_of.digest(model)]):  # which tells nothing
+        (folder / made_of.FILE).write_text(json.dumps(damaged))
+        adapters.merge(adapters.read(folder), model, tmp_path / type(damaged).__name__, jobs=1)
 
 
 def metrics_of(tmp_path, **told):

@@ -25,6 +25,7 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import (
     adapters,
     best_link,
+    made_of,
     run_outputs,
     safetensors_files,
     uploads,
@@ -299,8 +300,11 @@ def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
         asked["custom"]["transformers_engine"]["device"] = "cpu"
         identities.append(Responder(asked).identity())
     assert identities[0] != identities[1], "answers of one would be taken for those of the other"
-    with pytest.raises(Failure, match="CKPT-ADAPTER-OTHER-BASE"):
+    with pytest.raises(Failure, match="CKPT-ADAPTER-OTHER-BASE") as refused:
         models.load_for_evaluation(found, other, torch.float32, torch.device("cpu"))
+    (finding,) = refused.value.findings
+    assert finding.fix.changes == {"model.base_model_path": "DIR"} and not finding.fix.flags
+    assert made_of.FILE in finding.message
 
 
 def test_a_lora_target_that_matches_nothing_names_what_exists(train_spec):

@@ -1,5 +1,6 @@
 """How weights come into memory."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -64,6 +65,28 @@ def test_what_stands_for_the_words_counts_among_what_answers(folder):
     config = folder / "tokenizer_config.json"
     config.write_text(config.read_text() + " ")
     assert models.stamps(folder) != before
+
+
+def test_the_base_of_an_adapter_is_taken_at_the_commit_that_it_was_trained_on(
+    tiny_model, tmp_path, monkeypatch
+):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    told = {"base_model_name_or_path": "nvidia/Cosmos-Reason2-2B", "revision": "c0ffee"}
+    (adapter / "adapter_config.json").write_text(json.dumps(told))
+    asked = []
+
+    def snapshot(repo, revision, *_):
+        asked.append((repo, revision))
+        return tiny_model
+
+    monkeypatch.setattr(models.hub, "snapshot", snapshot)
+    monkeypatch.setattr(models.hub, "commit", lambda repo, secret: "main")
+    own, other = told["base_model_name_or_path"], "nvidia/Cosmos-Reason2-8B"
+    for written in ("", own, f"hf_model://{own}", other):
+        models.folders(str(adapter), {"enable_lora": True, "base_model_path": written})
+    # Each asks for the config first.
+    assert asked[::2] == [(own, "c0ffee")] * 3 + [(other, "main")]
 
 
 def test_gpus_that_were_given_are_not_replaced_by_the_cpu(monkeypatch):

@@ -131,6 +131,22 @@ def test_a_folder_of_somebody_else_and_a_quantized_source_are_both_told(
     assert {finding.id for finding in found} == {"QUANT-ALREADY", "QUANT-OUTPUT"}
 
 
+def test_what_the_result_would_be_refused_for_is_told_before_the_work(
+    spec, tiny_model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: True)
+    assert quantize.check(spec, tmp_path / "out", tiny_model, None) == []
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    processor = files.read_json(source / "preprocessor_config.json") | {"patch_size": 14}
+    files.write_json(source / "preprocessor_config.json", processor)
+    (source / "tokenizer_config.json").unlink()
+    found = quantize.check(spec, tmp_path / "out", source, None)
+    assert ids(found) == [("error", "CKPT-FILE-MISSING")]
+    shutil.copy(tiny_model / "tokenizer_config.json", source)
+    found = quantize.check(spec, tmp_path / "out", source, None)
+    assert ids(found) == [("error", "CKPT-PROCESSOR-OTHER")]
+
+
 def test_an_adapter_without_its_base_and_a_model_called_an_adapter_are_refused(
     spec, tiny_model, tmp_path
 ):

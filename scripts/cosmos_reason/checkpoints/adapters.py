@@ -36,6 +36,9 @@ _TAKEN_FROM_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 # Of these PEFT takes the same part out again as it loads them (measured: logits differ by 5e-6);
 # pissa_niter_N draws its part by chance.
 _TAKEN_AGAIN = ("pissa", "olora")
+# What says which base is meant: of a command, and of a spec.
+BASE_FLAG = Fix(flags={"--base-model": "DIR"})
+BASE_KEY = Fix(changes={"model.base_model_path": "DIR"})
 _NOT_PLAIN = ("use_dora", "fan_in_fan_out", "alora_invocation_tokens")
 _TIED = ("embed_tokens", "lm_head")
 _PREFIX = "base_model.model."
@@ -217,19 +220,26 @@ def copy_beside(source: Path, target: Path, leave: set[str] = OF_ITS_WEIGHTS) ->
 
 
 def merge(
-    adapter: Adapter, base: Path, output: Path, jobs: int, copied: Copied = lambda count: None
+    adapter: Adapter,
+    base: Path,
+    output: Path,
+    jobs: int,
+    copied: Copied = lambda count: None,
+    other_base: Fix = BASE_FLAG,
 ) -> None:
     """Write the base with the adapter added as one model folder; memory stays small whatever the
     model's size.
 
     W + scale * B @ A is computed in float32 and rounded once to the base's dtype; other tensors are
-    copied as bytes. Raises Failure: the base is damaged or another model, or the disk is too small.
+    copied as bytes. Raises Failure: the base is damaged or another model (`other_base` says how to
+    name the right one), or the disk is too small.
     """
     # `jobs` threads work already, each on its own file.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     tensors, findings = safetensors_files.read_folder(base)
     if findings:
         raise Failure(findings, EXIT_CHECKS_FAILED)
+    refuse_other_base(adapter, base, tensors, other_base)
     changed = _changed(adapter, base, tensors)
     needed = sum(tensor.nbytes for tensor in tensors.values())
     with files.only_run(output), files.whole_folder(output) as work:
@@ -252,8 +262,7 @@ def merge(
 
 def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what takes the place of the base's tensors, by their names there. Raises Failure where
-    the adapter does not fit them."""
-    refuse_other_base(adapter, base, tensors)
+    one weight of them stands for two."""
     _refuse_tied(adapter, base)
     changed = {}
     for module, (half_a, half_b) in adapter.pairs.items():
@@ -269,9 +278,11 @@ def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dic
     return changed
 
 
-def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> None:
+def refuse_other_base(
+    adapter: Adapter, base: Path, tensors: Mapping[str, Tensor], fix: Fix
+) -> None:
     """Raise Failure unless the base has a weight of the right shape and kind for all of the
-    adapter."""
+    adapter; `fix` names another base."""
     wanted = {name: tensor.shape for name, tensor in adapter.whole.items()} | adapter.shapes
     wrong = []
     dtypes = set()
@@ -287,18 +298,15 @@ def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor
             f"{len(wrong)} of {len(wanted)} tensors of the adapter fit no weight of this base: "
             f"{', '.join(wrong[:3])}"
         )
-        findings.append(
-            error("CKPT-ADAPTER-OTHER-BASE", base, message, Fix(flags={"--base-model": "DIR"}))
-        )
+        findings.append(error("CKPT-ADAPTER-OTHER-BASE", base, message, fix))
     trained_on = made_of.trained_on(adapter.folder)
     if not wrong and trained_on not in (None, made_of.digest_of(tensors)):
         message = (
             "its weights are not those that the adapter was trained on, though of the same shapes: "
-            "it is another model, or was changed since"
+            f"it is another model, or was changed since {adapter.folder / made_of.FILE} was "
+            "written; without that file nothing tells"
         )
-        findings.append(
-            error("CKPT-ADAPTER-OTHER-BASE", base, message, Fix(flags={"--base-model": "DIR"}))
-        )
+        findings.append(error("CKPT-ADAPTER-OTHER-BASE", base, message, fix))
     coarse = dtypes - FLOATS
     if coarse:
         message = (

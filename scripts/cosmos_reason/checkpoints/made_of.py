@@ -59,7 +59,8 @@ def note_merge(folder: Path, adapter: Path, base: Path) -> None:
 
 def trained_on(adapter: Path) -> str | None:
     """Return the digest of the base that an adapter was trained on, where that was noted."""
-    return model_names.read_table(adapter / FILE).get("trained_on")
+    told = model_names.read_table(adapter / FILE).get("trained_on")
+    return told if isinstance(told, str) else None
 
 
 def merged_from(folder: Path) -> dict | None:

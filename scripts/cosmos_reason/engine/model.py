@@ -205,15 +205,16 @@ def folders(name: str, table: dict) -> tuple[Path, Path | None]:
         raise bad_input("EVAL-LORA-FLAG", "model.enable_lora", message, fix)
     if not is_adapter:
         return folder, None
-    if table["base_model_path"]:
-        base = model_folder(table["base_model_path"])
-    else:
+    own = str(model_names.adapter_base(str(folder)))
+    named = table["base_model_path"] or own
+    revision = None
+    if named.removeprefix(model_names.HUB) == own.removeprefix(model_names.HUB):
+        # `main` may have moved since the adapter was trained.
         revision = model_names.read_table(folder / adapters.CONFIG).get("revision")
-        base = model_folder(model_names.adapter_base(str(folder)), revision)
+    base = model_folder(named, revision)
     if not base.is_dir():
         message = f"got {base}, which is not here, expected the base of the adapter"
-        fix = Fix(changes={"model.base_model_path": "DIR"})
-        raise bad_input("CKPT-ADAPTER-BASE", "model.base_model_path", message, fix)
+        raise bad_input("CKPT-ADAPTER-BASE", "model.base_model_path", message, adapters.BASE_KEY)
     return folder, base
 
 
@@ -238,7 +239,8 @@ def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, dev
 
     adapter = adapters.read(folder, for_peft=True)
     tensors, _ = safetensors_files.read_folder(base)
-    adapters.refuse_other_base(adapter, base, tensors)  # PEFT passes over what finds no place
+    # PEFT passes over what finds no place.
+    adapters.refuse_other_base(adapter, base, tensors, adapters.BASE_KEY)
     # Not its own adapter_config.json: cosmos-rl has words of its own.
     config = PeftConfig.from_peft_type(**adapters.peft_config(adapter))
     model = load_model(base, dtype, device)

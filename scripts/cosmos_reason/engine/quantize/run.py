@@ -28,7 +28,7 @@ from cosmos_reason.base import bundle, files, findings, job_folder
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import adapters, quantized, safetensors_files
+from cosmos_reason.checkpoints import adapters, quantized, run_outputs, safetensors_files
 from cosmos_reason.data.samples import Question, Sample, Turn
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.answer.responder import Responder
@@ -108,6 +108,10 @@ def check(spec: dict, output: Path, folder: Path, base: Path | None) -> list[Fin
     if not importlib.util.find_spec(LIBRARY):
         message = f"got no {LIBRARY}, which does the quantizing"
         found.append(findings.error("QUANT-NOT-INSTALLED", sys.executable, message, SETUP))
+    if findings.has_errors(found):
+        return found
+    # What the result is held to, which takes these files over: told now, and not after hours.
+    found += run_outputs.verify_model(source, whole=True)
     if findings.has_errors(found):
         return found
     tensors, _ = safetensors_files.read_folder(source)
@@ -249,7 +253,13 @@ def _merged(folder: Path, base: Path, output: Path) -> Iterator[Path]:
     place = files.temporary_name(output)
     place.mkdir()
     try:
-        adapters.merge(adapters.read(folder), base, place / "merged", jobs=os.cpu_count() or 1)
+        adapters.merge(
+            adapters.read(folder),
+            base,
+            place / "merged",
+            jobs=os.cpu_count() or 1,
+            other_base=adapters.BASE_KEY,
+        )
         yield place / "merged"
     finally:
         shutil.rmtree(place)
