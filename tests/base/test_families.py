@@ -146,6 +146,7 @@ def test_shapes_widths_and_parameters_are_those_of_the_class(model):
     shapes = {}
     for name, tensor in network.state_dict().items():
         shapes[family.stored_name(name)] = tuple(tensor.shape)
+        assert family.class_name(family.stored_name(name)) == family.class_name(name) == name
     if config["tie_word_embeddings"]:
         del shapes["lm_head.weight"]
     assert listed == shapes

@@ -323,7 +323,7 @@ def test_frozen_parameters_stay_as_they_were(train_spec, tiny_model, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"policy__freeze_pattern": ["visual", "vision_tower"]},
+        {"policy__freeze_pattern": ["vision_tower"]},
         {"policy__trainable_pattern": ["vision_tower"]},
         {"policy__lora": LORA, "policy__freeze_pattern": ["vision_tower"]},
         {"policy__lora": LORA | {"modules_to_save": ["vision_tower"]}},
@@ -332,6 +332,54 @@ def test_frozen_parameters_stay_as_they_were(train_spec, tiny_model, tmp_path):
 def test_a_pattern_that_means_no_parameter_trains_nothing(train_spec, changes):
     with pytest.raises(Failure, match=r"ENGINE-(PATTERN-NOTHING|LORA-TARGET).*vision_tower"):
         run(train_spec, **changes)
+
+
+def test_a_pattern_without_effect_beside_others_is_told(train_spec, capsys):
+    run(train_spec, policy__freeze_pattern=["visual", "vision_tower"], train__max_num_steps=1)
+    told = capsys.readouterr().err
+    assert "policy.freeze_pattern: no effect of ['vision_tower']" in told
+
+
+def trained(folder, lora=None, **patterns):
+    """The parameters that patterns leave to be trained."""
+    network = models.load_model(folder, torch.float32, torch.device("cpu"))
+    if lora:
+        others = {"lora_dropout": 0.0, "modules_to_save": None, "use_rslora": False}
+        network = models.add_lora(network, lora | others | {"init_lora_weights": True}, str(folder))
+    everywhere = dict.fromkeys(("freeze_pattern", "trainable_pattern"))
+    models.choose_trainable(network, everywhere | patterns)
+    return {name for name, one in network.named_parameters() if one.requires_grad}
+
+
+def test_a_pattern_means_names_as_they_are_stored_where_the_class_has_none(tiny_reason1):
+    tower = trained(tiny_reason1, trainable_pattern=[r"^visual\."])
+    assert tower and tower == trained(tiny_reason1, trainable_pattern=[r"^model\.visual\."])
+    text = trained(tiny_reason1, freeze_pattern=[r"^visual\."])
+    assert text and not text & tower
+    # The class has a name for it, which counts alone: stored, the tower does not begin so either.
+    assert trained(tiny_reason1, freeze_pattern=[r"^(?!model\.visual)"]) == tower
+    everywhere = LORA | {"target_modules": "all-linear"}
+    adapters = trained(tiny_reason1, everywhere, freeze_pattern=[r"^visual\."])
+    assert adapters and not any("visual" in name for name in adapters)
+    assert not trained(tiny_reason1, everywhere, freeze_pattern=[r"^model\.layers"]) & adapters
+
+
+def test_a_pattern_of_the_base_leaves_its_adapters(tiny_model):
+    assert trained(tiny_model, LORA, freeze_pattern=["q_proj.weight"]) == trained(tiny_model, LORA)
+    with pytest.raises(Failure, match="ENGINE-NOTHING-TRAINABLE"):
+        trained(tiny_model, LORA, freeze_pattern=["language_model"])
+
+
+def test_a_run_whose_adapters_a_pattern_freezes_now_is_told_what_to_drop(train_spec):
+    """As earlier versions, which passed over it, have left some."""
+    everywhere = {"policy__lora": LORA | {"target_modules": ["q_proj", "qkv"]}}
+    run(train_spec, **everywhere)
+    again = {"train__resume": True, "train__timestamp": "again"}
+    with pytest.raises(Failure, match=r"RESUME-OTHER-MODEL.*policy\.freeze_pattern") as caught:
+        run(train_spec, **everywhere, **again, policy__freeze_pattern=["visual"])
+    (found,) = caught.value.findings
+    assert found.fix.changes == {"policy.freeze_pattern": None}
+    run(train_spec, **everywhere, **again, policy__freeze_pattern=None)
 
 
 def test_adapters_that_a_pattern_freezes_stay_as_they_began(train_spec, tmp_path):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from cosmos_reason.base.findings import (
     did_you_mean,
     error,
     outside,
+    say,
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, architectures, beside_weights, safetensors_files
@@ -323,28 +323,30 @@ def answer_logits(network, batch: dict, are_answers: torch.Tensor) -> torch.Tens
 
 def choose_trainable(network, policy: dict) -> None:
     """Apply `freeze_pattern` or `trainable_pattern` (regular expressions searched in parameter
-    names): of adapters, which are all that is trained there, they freeze some. Raises Failure for a
-    pattern in no name, with which more or less would be trained than was meant."""
+    names): of adapters, which are all that is trained there, they freeze some. Raises Failure where
+    all of them are in no name, with which more or less would be trained than was meant; one beside
+    others that mean something is told."""
+    family = FAMILIES[unwrapped(network).config.model_type]
     named = {}
     for name, parameter in network.named_parameters():
-        named[name.removeprefix(PEFT_PREFIX)] = parameter
+        # Without the words of PEFT for what it wraps, and for a layer that has an adapter.
+        named[name.removeprefix(PEFT_PREFIX).replace(".base_layer.", ".")] = parameter
     for key in ("freeze_pattern", "trainable_pattern"):
         patterns = policy[key]
         if not patterns:
             continue
-        idle = [pattern for pattern in patterns if not _matched([pattern], named)]
+        matches = {pattern: family.meant(pattern, named) for pattern in patterns}
+        matched = set().union(*matches.values())
+        idle = [pattern for pattern, names in matches.items() if not names]
+        parts = sorted({".".join(name.split(".")[:2]) for name in named})
+        told = f"{idle}, in no parameter's name: those begin with {', '.join(parts)}"
+        if not matched:
+            raise bad_input("ENGINE-PATTERN-NOTHING", f"policy.{key}", f"got {told}")
         if idle:
-            parts = sorted({".".join(name.split(".")[:2]) for name in named})
-            message = f"got {idle}, in no parameter's name: those begin with {', '.join(parts)}"
-            raise bad_input("ENGINE-PATTERN-NOTHING", f"policy.{key}", message)
-        matched = _matched(patterns, named)
+            say(f"policy.{key}: no effect of {told}")
         for name, parameter in named.items():
             if (name in matched) == (key == "freeze_pattern"):
                 parameter.requires_grad = False
     if not any(parameter.requires_grad for parameter in named.values()):
-        message = "got patterns that freeze every parameter"
+        message = "got patterns that freeze every parameter that is trained"
         raise bad_input("ENGINE-NOTHING-TRAINABLE", "policy", message)
-
-
-def _matched(patterns: list[str], names: Iterable[str]) -> set[str]:
-    return {name for name in names if any(re.search(pattern, name) for pattern in patterns)}

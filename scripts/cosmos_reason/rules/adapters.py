@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cosmos_reason.base.families import FAMILIES
-from cosmos_reason.base.findings import ERROR, INFO, Failure
+from cosmos_reason.base.findings import ERROR, INFO, WARNING, Failure
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import TRAINING, Case, Rule
@@ -25,6 +25,8 @@ LAYER_NUMBER = re.compile(
     r"(?<![^.])\d+(?=\.)|(?<=layers\.)\d+$|(?<=blocks\.)\d+$|(?<=_list\.)\d+$"
 )
 
+PEFT_NAME = re.compile(r"lora|base_|modules_to_save|default")  # parts of what PEFT calls its own
+
 
 def bad_patterns(patterns: list[str] | None) -> str:
     """Return the patterns that Python's re refuses, as the trainer would."""
@@ -39,7 +41,8 @@ def bad_patterns(patterns: list[str] | None) -> str:
 
 def idle_patterns(case: Case, key: str) -> str:
     """Return the patterns that are in no parameter's name, of a model whose names are known here:
-    cosmos-rl passes over them, and trains more or less than was meant."""
+    they have no effect, and more or less is trained than was meant. What adapters are called is
+    known when they are made."""
     patterns = [] if bad_patterns(case(key)) else case(key) or []
     family = FAMILIES.get(model_names.family(case.model)[0])
     if not patterns or case.omni or family is None or not Path(case.model).is_dir():
@@ -50,11 +53,40 @@ def idle_patterns(case: Case, key: str) -> str:
         stored, _ = safetensors_files.read_folder(Path(case.model))
     except Failure:  # of a model that is no whole one
         return ""
-    # As they are stored, and as the class has them.
-    names = [*stored, *(f"{name}.weight" for name in family.linear_layers)]
-    idle = [shown(one) for one in patterns if not any(re.search(one, name) for name in names)]
+    names = {family.class_name(one) for one in stored}
+    if case.is_wrapped:  # the class is then an attribute `model` of cosmos-rl's own
+        names |= {f"model.{name}" for name in names}
+    if case("policy.lora"):
+        patterns = [one for one in patterns if not PEFT_NAME.search(one)]
+    idle = [shown(one) for one in patterns if not family.meant(one, names)]
     parts = sorted({".".join(name.split(".")[:2]) for name in family.linear_layers})
     return f"{', '.join(idle)}; names begin with {', '.join(parts)}" if idle else ""
+
+
+def all_adapters_are_frozen(case: Case) -> bool:
+    """Return whether patterns freeze the adapters of every layer that the spec names. Says no where
+    something else is trained, or the family is not known."""
+    patterns = [] if bad_patterns(case(FREEZE)) else case(FREEZE) or []
+    family = FAMILIES.get(model_names.family(case.model)[0])
+    entries = targets(case)
+    if not patterns or not entries or family is None or case("policy.lora.modules_to_save"):
+        return False
+    if isinstance(entries, str):  # all-linear
+        layers = [name for name in family.linear_layers if name != "lm_head"]
+    else:
+        entries = [LAYER_NUMBER.sub("0", entry) for entry in entries]
+        layers = [
+            name for name in family.linear_layers
+            if any(family.has_target(entry, name) for entry in entries)
+        ]  # fmt: skip
+    # More layers than a model has: what is said of all of them is true of those that are there.
+    adapters = {
+        f"{LAYER_NUMBER.sub(str(number), layer)}.lora_A.default.weight"
+        for layer in layers
+        for number in range(100)
+    }
+    frozen = set().union(*(family.meant(one, adapters) for one in patterns))
+    return bool(adapters) and adapters == frozen
 
 
 def targets(case: Case) -> list[str] | str:
@@ -114,11 +146,18 @@ RULES = (
     ),
     *(
         Rule(
-            "SPEC-PATTERN-NOTHING", ERROR, TRAINING, key,
+            "SPEC-PATTERN-NOTHING", WARNING, TRAINING, key,
             "in the name of no parameter",
             lambda case, key=key: idle_patterns(case, key),
         )
         for key in (FREEZE, TRAIN)
+    ),
+    Rule(
+        "SPEC-NOTHING-TRAINABLE", ERROR, "train", FREEZE,
+        "it freezes the adapters of every layer that target_modules names; the base below them is "
+        "frozen without it",
+        lambda case: case.engine == "transformers" and all_adapters_are_frozen(case),
+        fix=Fix(changes={FREEZE: None}),
     ),
     # cosmos-rl applies it after the adapters: what matches is trained whole, and adapters that do
     # not match are frozen.

@@ -44,6 +44,13 @@ def stored_name(name: str) -> str:
     return name
 
 
+def class_name(stored: str) -> str:
+    """Return the name in the class, of a tensor that is stored under a name."""
+    if stored.startswith(("model.", "lm_head.")):
+        return stored
+    return _TEXT + _LAYER.sub(lambda match: _CLASS.get(match[0], match[0]), stored)
+
+
 def expected_tensors(config: Mapping) -> Shapes:
     """Return name -> shape of every tensor that Cosmos3EdgeForConditionalGeneration loads. Raises
     KeyError on a partial config, ValueError on one without sense.
@@ -197,6 +204,7 @@ FAMILY = Family(
     vision_block="visual.encoder.layers.0.",
     expected_tensors=expected_tensors,
     stored_name=stored_name,
+    class_name=class_name,
     geometry=geometry,
 )
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 Channels = tuple[float, float, float]
@@ -46,7 +47,8 @@ class Family:
 
     `expected_tensors` lists the tensors that its class loads, name -> shape, under the names that
     its checkpoints are stored under, from a config. It raises KeyError for a partial config,
-    ValueError for one without sense. `stored_name` gives such a name for one of the class.
+    ValueError for one without sense. `stored_name` gives such a name for one of the class, and
+    `class_name` the other way round.
     `geometry` reads the widths from a config; it raises the same.
     """
 
@@ -66,6 +68,7 @@ class Family:
     vision_block: str
     expected_tensors: Callable[[Mapping], Shapes]
     stored_name: Callable[[str], str]
+    class_name: Callable[[str], str]
     geometry: Callable[[Mapping], Geometry]
     positions_per_second: int = 0
     default_system: int = 0
@@ -90,6 +93,19 @@ class Family:
         is_of_tower = not layer.startswith(("model.language_model.", "lm_head"))
         names_tower = any(part in entry for part in ("visual", "projector"))
         return not (self.names_repeat and is_of_tower) or names_tower
+
+    def meant(self, pattern: str, names: Iterable[str]) -> set[str]:
+        """Return the names of parameters, as the class has them, that a regular expression is in;
+        where it is in none, those that it is in as a checkpoint has them."""
+
+        def stored(name: str) -> str:
+            layer, lora, matrix = name.partition(".lora_")
+            if not lora:
+                return self.stored_name(name)
+            return self.stored_name(f"{layer}.weight").removesuffix(".weight") + lora + matrix
+
+        found = {name for name in names if re.search(pattern, name)}
+        return found or {name for name in names if re.search(pattern, stored(name))}
 
     @property
     def token_pixels(self) -> int:

@@ -3,6 +3,7 @@ before 4.52, and a published config has the text's keys at its top."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from cosmos_reason.base.families.family import Family, Geometry, Shapes, sizes, text_sizes
@@ -20,6 +21,13 @@ def stored_name(name: str) -> str:
     """Return the name in a checkpoint, of a tensor that is called by it or as transformers calls it
     since 4.52."""
     return name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+
+
+def class_name(stored: str) -> str:
+    """Return the name in the class, of a tensor that is stored under a name."""
+    if stored.startswith("visual."):
+        return f"model.{stored}"
+    return re.sub(r"^model\.(?!language_model\.|visual\.)", "model.language_model.", stored)
 
 
 def expected_tensors(config: Mapping) -> Shapes:
@@ -130,5 +138,6 @@ FAMILY = Family(
     vision_block="visual.blocks.0.",
     expected_tensors=expected_tensors,
     stored_name=stored_name,
+    class_name=class_name,
     geometry=geometry,
 )

@@ -128,5 +128,6 @@ FAMILY = Family(
     vision_block="visual.blocks.0.",
     expected_tensors=expected_tensors,
     stored_name=stored_name,
+    class_name=stored_name,
     geometry=geometry,
 )

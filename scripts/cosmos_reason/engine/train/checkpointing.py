@@ -165,8 +165,14 @@ def load_state(folder: Path, network, optimizer) -> dict:
     parameters = _trainable(network)
     shapes = [{name: part.shape for name, part in one.items()} for one in (weights, parameters)]
     if shapes[0] != shapes[1]:
-        message = "got a checkpoint of another model or tuning method"
-        raise bad_input("ENGINE-RESUME-OTHER-MODEL", folder, message)
+        message, fix = "got a checkpoint of another model or tuning method", Fix()
+        here = {name: part.shape for name, part in network.named_parameters()}
+        if shapes[0].items() <= here.items():
+            message = "got a checkpoint of a run in which patterns froze other parameters"
+            if hasattr(network, "peft_config"):  # earlier versions froze no adapters
+                message = "got a checkpoint with adapters that policy.freeze_pattern freezes here"
+                fix = Fix(changes={"policy.freeze_pattern": None})
+        raise bad_input("ENGINE-RESUME-OTHER-MODEL", folder, message, fix)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(shards.like(weights[name], parameter))
