@@ -135,3 +135,23 @@ def test_tpe_is_not_worse_than_random_on_real_trials():
     assert len(trial_table.REACHED) == 60
     found = trial_table.compare(budget=12, seeds=8)
     assert found["tpe"][0] >= found["random"][0]
+
+
+def test_a_key_whose_switch_is_on_by_default_is_varied(tmp_path):
+    """build_spec writes no dataloader_shuffle."""
+    base = copy.deepcopy(BASE)
+    document.delete(base, "train.train_policy.dataloader_shuffle")
+    made = new_study(tmp_path, "dataloader_seed=[1,2,3]", base=base)
+    left, trial, found = suggest.outlook(made)
+    assert (left, found) == (4, []) and trial["values"].keys() == {
+        "train.train_policy.dataloader_seed"
+    }
+
+
+def test_a_key_whose_switch_is_off_names_it(tmp_path):
+    base = copy.deepcopy(BASE)
+    document.set_value(base, "train.optm_decay_type", "none")
+    made = new_study(tmp_path, "optm_min_lr_factor=[0.1,0.2]", base=base)
+    left, _, (told,) = suggest.outlook(made)
+    assert (left, told.id) == (0, "TUNE-SPACE-USED")
+    assert "optm_min_lr_factor has no effect while train.optm_decay_type is 'none'" in told.message

@@ -324,10 +324,16 @@ def _legal(leaf: dict, value):
     return int(value) if leaf.get("type") == "integer" else value
 
 
-def active(dimension: Dimension, table: dict) -> bool:
-    """Return whether what the key depends on is on in this spec."""
+def idle(dimension: Dimension, table: dict) -> str:
+    """Return why the key has no effect in this spec: what it depends on is off, as written or by
+    default. '' where it has one."""
     parent = document.keys("train")[dimension.key].get("depends_on")
-    return parent is None or document.get(table, parent) not in document.IS_OFF
+    if parent is None:
+        return ""
+    switch = document.get(document.with_defaults("train", table), parent)
+    if switch not in document.IS_OFF:
+        return ""
+    return f"{dimension.key} has no effect while {parent} is {values.shown(switch)}"
 
 
 def put(table: dict, dimension: Dimension, value) -> None:

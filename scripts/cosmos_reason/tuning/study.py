@@ -179,7 +179,7 @@ class Study:
         values = {}
         for dimension in self.dimensions:
             value = document.get(table, dimension.key)
-            if value is not None and space.active(dimension, table):
+            if value is not None and not space.idle(dimension, table):
                 values[dimension.key] = value
         return values
 

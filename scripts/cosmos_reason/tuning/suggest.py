@@ -82,6 +82,9 @@ def propose(study: Study, trials: list[dict]) -> tuple[dict, dict | None]:
         elif values not in tried:
             ran = {"suggested": suggested, "values": values, "repairs": repairs, "reason": ""}
             return trial | ran, table
+        else:
+            idle = [space.idle(dimension, table) for dimension in study.dimensions]
+            trial["reason"] = "; ".join(filter(None, idle)) or trial["reason"]
     return trial, None
 
 
@@ -212,7 +215,7 @@ def assemble(study: Study, suggested: dict) -> tuple[dict, list[dict], str]:
     """Return (spec, repairs, why it is refused or '') of suggested values."""
     table = copy.deepcopy(study.plan["spec"])
     for dimension in study.dimensions:
-        if space.active(dimension, table):
+        if not space.idle(dimension, table):
             space.put(table, dimension, suggested[dimension.key])
     space.follow_rank(table, study.plan.get("alpha_per_rank"))
     asked = table
