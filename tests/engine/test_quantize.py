@@ -1,7 +1,10 @@
 """Everything around the library that quantizes, without it: the records, the checks, the accuracy,
 what stays when a run ends early. tests/integration/engine has the library."""
 
+import hashlib
+import json
 import shutil
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -234,12 +237,13 @@ def test_an_error_summary_names_the_worst_layers():
 
 
 def test_the_result_of_other_inputs_has_another_identity(spec, tiny_model):
-    same = quantize._identity(spec, tiny_model, None)
+    stamps = models.stamps(tiny_model)
+    same = quantize._identity(spec, stamps)
     spec["results_dir"] = "elsewhere"
     spec["evaluation"]["limit"] = 3
-    assert quantize._identity(spec, tiny_model, None) == same
+    assert quantize._identity(spec, stamps) == same
     spec["quantize"]["quantization_scheme"] = "W8A8"
-    assert quantize._identity(spec, tiny_model, None) != same
+    assert quantize._identity(spec, stamps) != same
 
 
 def test_every_scheme_of_the_schemas_is_known():
@@ -304,3 +308,24 @@ def test_the_record_is_as_its_schema_says(spec, tmp_path, without_library):
     jsonschema.validate(written, bundle.schema("quantization"))
     assert written == told and written["calibration"]["samples"] == 5
     assert written["layers"]["worst"] == written["layers"]["errors"]
+
+
+def test_a_finished_model_of_an_earlier_version_is_kept(
+    spec, tmp_path, tiny_model, without_library, capsys
+):
+    """Their identity held the weights alone, without the files of the tokenizer."""
+    told, _ = quantize.run(spec, None)
+    asked = {name: spec[name] for name in ("quantize", "dataset", "vision", "seed")}
+    stamps = []
+    for path in sorted(tiny_model.glob("*.safetensors")):
+        stamps.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
+    records = files.sha256(Path(spec["dataset"]["annotation_path"]))
+    facts = json.dumps([asked, stamps, records], sort_keys=True)
+    told["identity"] = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    quantized.write_record(tmp_path / "out", told)
+    quantize.run(spec, None)
+    assert "holds this model already" in capsys.readouterr().err
+    told["identity"] = "0" * 16
+    quantized.write_record(tmp_path / "out", told)
+    with pytest.raises(Failure, match="it holds a model of other inputs"):
+        quantize.run(spec, None)

@@ -62,10 +62,13 @@ def run(spec: dict, job_dir: Path | None) -> tuple[dict, list[Finding]]:
     models.choose_hardware(device, "bfloat16")  # which ends where GPUs were given and none is seen
     found: list[Finding] = []
     folder, base = models.folders(spec["model"]["model_path"], spec["model"])
-    identity = _identity(spec, folder, base)
+    identity = _identity(spec, models.stamps(folder, base))
+    # Earlier versions took the weights alone, without the files of the tokenizer.
+    weights = [one for one in models.stamps(folder, base) if one[0].endswith(".safetensors")]
+    known = (identity, _identity(spec, weights))
     with files.only_run(output):
         record = quantized.read_record(output)
-        if record is None or record.get("identity") != identity:
+        if record is None or record.get("identity") not in known:
             record = _quantize(spec, output, folder, base, found)
             record["identity"] = identity
         else:
@@ -82,14 +85,15 @@ def run(spec: dict, job_dir: Path | None) -> tuple[dict, list[Finding]]:
     return record, found
 
 
-def _identity(spec: dict, *folders: Path | None) -> str:
-    """Return what changes with whatever changes the result: the spec, the weights, the records."""
+def _identity(spec: dict, stamps: list) -> str:
+    """Return what changes with whatever changes the result: the spec, the model's files, the
+    records."""
     asked = {name: spec[name] for name in ("quantize", "dataset", "vision", "seed")}
     path = spec["dataset"]["annotation_path"]
     records = None
     if path and Path(path).is_file():
         records = files.sha256(Path(path))
-    facts = json.dumps([asked, models.stamps(*folders), records], sort_keys=True)
+    facts = json.dumps([asked, stamps, records], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
