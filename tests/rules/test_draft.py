@@ -554,7 +554,9 @@ def test_a_parent_job_is_resumed_as_it_was_even_where_its_folder_is_not_seen(her
     files.write_json(here / JOB / "job.json", record | {"evidence": {"checkpoint": checkpoint}})
     engine = "" if "--engine" in words else "--engine cosmos-rl"
     _, found, _ = support_specs.run(f"train {engine} --parent-job {JOB} {words}")
-    assert {one.where for one in found if one.id == "SPEC-RESUME-OTHER"} == where
+    told = [one for one in found if one.id == "SPEC-RESUME-OTHER"]
+    assert {one.where for one in told} == where
+    assert {one.severity for one in told} <= {"error"}
 
 
 @pytest.mark.parametrize(
@@ -581,6 +583,18 @@ def test_a_resumed_run_that_would_deal_other_records_is_told(here, words, where,
         one = found["SPEC-RESUME-DEALT"]
         assert (one.where, one.severity) == (where, "warning") and told in one.message
         assert ("--global-batch 64" in str(one.fix)) == (where == "train.train_batch_per_replica")
+
+
+def test_another_order_is_told_where_the_ranks_are_left_open(saved):
+    config = files.read_json(saved / "cosmos_config")
+    config["train"] = {"train_batch_per_replica": 8}
+    config["train"]["train_policy"] = {"dataloader_drop_last": False}
+    config["policy"]["parallelism"]["dp_shard_size"] = -1
+    files.write_json(saved / "cosmos_config", config)
+    line = f"train --engine cosmos-rl --gpus-per-node 2 --set resume={saved}"
+    one = run(f"{line} --set dataloader_seed=5")[1]["SPEC-RESUME-DEALT"]
+    assert "got dataloader_seed 5, but the run to resume has dataloader_seed 0" in one.message
+    assert "SPEC-RESUME-DEALT" not in run(f"{line} --set batch_size=2")[1]
 
 
 @pytest.mark.parametrize(("model", "is_told"), [("reason2-8b", True), ("reason2-2b", False)])

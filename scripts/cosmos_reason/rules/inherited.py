@@ -292,6 +292,8 @@ def compare_with_resumed(draft: Draft) -> None:
     is_cosmos = bundle.is_cosmos_rl(draft.engine)
     given = [draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags]
     for finding in differences(draft.spec, draft.resumed, is_cosmos):
+        if finding.where == key:
+            continue  # another model is an error already
         if given and finding.where.startswith(GRID):
             flags = " ".join(given)
             message = f"{finding.message}, which {flags} would change"

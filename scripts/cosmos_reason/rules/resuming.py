@@ -91,28 +91,31 @@ def _value(table: dict, key: str):
 
 
 def _dealt_otherwise(now: dict, saved: dict) -> list[f.Finding]:
-    """Return a warning where the steps that are left would take records of the epoch at work once
-    more, and others not at all."""
+    """Return a warning where the steps that are left of an epoch would take some records once more,
+    and others not at all."""
     is_known = document.get(saved, BATCH) is not None  # else it is a part of what a trainer writes
     if not is_known or _value(now, "train.train_policy.type") == "grpo":
         return []
     changed = [key for key in ORDER if _value(now, key) != _value(saved, key)]
-    ways, steps = [], []
+    steps = []
     for table in (now, saved):
         sizes = [_value(table, key) for key in (BATCH, *RANKS_OF_REPLICA)]
-        if not all(type(size) is int and size > 0 for size in sizes):
-            return []  # as a checkpoint that no trainer wrote may have it
-        steps.append(math.prod(sizes))
-        words = [f"{steps[-1]} records a step"]
+        is_known = all(type(size) is int and size > 0 for size in sizes)
+        steps.append(math.prod(sizes) if is_known else None)
+    if None in steps:  # a size of -1 takes the GPUs that are there
+        steps = []
+    if not changed and len(set(steps)) < 2:
+        return []
+    ways = []
+    for number, table in enumerate((now, saved)):
+        words = [f"{steps[number]} records a step"] if steps else []
         for key in changed:
             words.append(f"{key.rpartition('.')[2]} {spec_values.shown(_value(table, key))}")
-        ways.append(words)
-    if ways[0] == ways[1]:
-        return []
-    message = f"got {', '.join(ways[0])}, but the run to resume has {', '.join(ways[1])}: the "
-    message += "epoch at work would show some records twice and others not at all"
+        ways.append(", ".join(words))
+    message = f"got {ways[0]}, but the run to resume has {ways[1]}: an epoch "
+    message += "resumed midway would show some records twice and others not at all"
     fix = Fix(changes={key: _value(saved, key) for key in changed})
-    if steps[0] != steps[1]:
+    if len(set(steps)) == 2:
         fix |= Fix(flags={"--global-batch": steps[1]})
     return [f.warning("SPEC-RESUME-DEALT", changed[0] if changed else BATCH, message, fix)]
 
