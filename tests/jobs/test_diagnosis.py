@@ -840,6 +840,8 @@ def test_fixes_of_a_job_change_its_spec(engine, changes, offered, tmp_path):
     words = shlex.split(found["fix"])
     assert [word.partition("=")[0].rpartition(".")[2] for word in words if "=" in word] == offered
     assert (str(folder / "spec.toml") in words) == bool(offered)
+    if offered == ["tokens_per_pass"]:
+        assert "longer than tokens_per_pass they are what helps" in found["message"]
     if offered == ["total_pixels"]:
         done = run_script(words[0].removeprefix("scripts/"), *words[1:], cwd=tmp_path)
         assert (
