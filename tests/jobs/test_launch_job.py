@@ -198,6 +198,7 @@ TAO = "train --spec train.toml --platform docker --docker-host unix:///none --en
 def for_two_gpus(site):
     adapters = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
     steps = {"train__max_num_steps": 2, "train__ckpt__save_freq": 1}  # so few are wanted
+    steps["train__optm_lr"] = 1e-4  # as adapters want it
     change(site, "train", policy__parallelism__dp_shard_size=2, policy__lora=adapters, **steps)
 
 
