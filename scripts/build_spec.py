@@ -272,7 +272,11 @@ def check(args, draft: Draft) -> tuple[Case | None, list[f.Finding]]:
         examined = rules.examined(*words, **known)
     case, found = examined
     found = without_consequences(draft, found, bool(args.parent_job))
-    unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
+    unique: dict[tuple[str, str], f.Finding] = {}
+    for one in [*found, *draft.findings]:
+        before = unique.get((one.id, one.where))
+        if before is None or one.severity == f.ERROR or before.severity != f.ERROR:
+            unique[one.id, one.where] = one  # the last, but for what hides an error
     return case, [for_this_line(draft, one) for one in unique.values()]
 
 
