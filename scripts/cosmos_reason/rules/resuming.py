@@ -70,7 +70,8 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
             found.append(f.error("SPEC-RESUME-OTHER", LAYERS, message, fix))
         found += _other_numbers(now, saved, (RANK,))
         for key in SCALES:
-            if (value := _value(now, key)) != (before := _value(saved, key)):
+            value, before = _value(now, key), _value(saved, key)
+            if before not in (None, value):
                 message = f"got {spec_values.shown(value)}, but the adapters to resume were "
                 message += f"trained with {spec_values.shown(before)}"
                 found.append(f.error("SPEC-RESUME-OTHER", key, message, Fix(changes={key: before})))
@@ -86,15 +87,17 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
 
 
 def _value(table: dict, key: str):
-    """Return a value of a training, the trainer's default where the table does not have it."""
-    return document.get(table, key, document.keys("train")[key].get("default"))
+    """Return a value of a training, the trainer's default where the table does not have it; None
+    where that is a part of what a trainer writes, which does not tell."""
+    is_whole = document.get(table, BATCH) is not None
+    default = document.keys("train")[key].get("default") if is_whole else None
+    return document.get(table, key, default)
 
 
 def _dealt_otherwise(now: dict, saved: dict) -> list[f.Finding]:
     """Return a warning where the steps that are left of an epoch would take some records once more,
     and others not at all."""
-    is_known = document.get(saved, BATCH) is not None  # else it is a part of what a trainer writes
-    if not is_known or _value(now, "train.train_policy.type") == "grpo":
+    if _value(saved, BATCH) is None or _value(now, "train.train_policy.type") == "grpo":
         return []
     changed = [key for key in ORDER if _value(now, key) != _value(saved, key)]
     steps = []
