@@ -82,8 +82,10 @@ def test_every_unused_column_is_named_and_what_it_may_mean(source):
     assert told["severity"] == "info" and told["data"]["columns"] == ["note"]
 
 
-@pytest.mark.parametrize("names", ["t0,t1", "debut,fin"])
-@pytest.mark.parametrize("last", ["yes", "no"])
+@pytest.mark.parametrize(
+    ("names", "last"),
+    [("t0,t1", "yes"), ("t0,t1", "no"), ("debut,fin", "no")],  # equal answers take a known name
+)
 def test_what_tells_rows_of_one_clip_apart_as_times_do_is_told_whatever_its_name(
     source, names, last
 ):
@@ -128,9 +130,8 @@ def test_times_of_the_whole_clip_are_not_proposed_as_those_of_its_parts(source):
     lines += ["0.mp4,0,0.5,0,1000,fall", "0.mp4,0.5,1,0,1000,slip"]
     found, _, _ = build(source, lines, *ASKED)
     assert found["BUILD-SPAN"]["severity"] == "error"
-    proposed = "--column start=begin --column end=stop"
-    assert proposed in found["BUILD-COLUMN-UNUSED"]["message"]
-    assert "start_ms=" not in found["BUILD-SPAN"]["fix"]
+    fix = found["BUILD-SPAN"]["fix"]
+    assert "--column start=begin --column end=stop" in fix and "start_ms=" not in fix
 
 
 def test_an_answer_is_proposed_only_where_one_column_can_be_it(source):

@@ -7,7 +7,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
+
+from cosmos_reason.base.findings import say
 
 # Of a replica: its launcher then ends the other processes too (0.4.7 means broken transport by it).
 ENDS_ALL = 86
@@ -41,6 +42,5 @@ def watch() -> None:
         os.kill(parent, number)
     role, rank = os.environ["COSMOS_ROLE"], os.environ.get("RANK", "0")
     # In torchrun's words, which tell the cause.
-    told = f"{role}, rank {rank}: failed (exitcode: -{number}) pid: {child}; the job ends with it"
-    print(told, file=sys.stderr, flush=True)
+    say(f"{role}, rank {rank}: failed (exitcode: -{number}) pid: {child}; the job ends with it")
     os._exit(ENDS_ALL)
