@@ -826,5 +826,8 @@ def test_the_memory_of_a_node_is_told_where_the_data_were_read(place):
     preflight = ["check_tao_launch_preflight.py", place, *words, "--dataset-facts", facts]
     _, printed = command(*preflight)
     gib = printed["result"]["prediction"]["host_gib"]
+    needed = math.ceil(gib)
+    limit = math.ceil(1.25 * needed)  # it ends the job where it is reached
+    assert f", --memory {limit}G\n" in here(*plan, "--output", "out").stdout
     told = here(*plan, "--memory", "200G", "--cpus", "16", "--output", "out").stdout
-    assert f"  a node   needs about {math.ceil(gib)} GiB of memory\n" in told
+    assert f"  a node   needs about {needed} GiB of memory\n" in told

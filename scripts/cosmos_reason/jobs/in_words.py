@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import shlex
 from itertools import takewhile
@@ -92,7 +93,8 @@ def of_rendered(job: Job, launch: Launch) -> str:
     if unset:
         at_work = run_size.node_processes(launch) if "--cpus" in unset else ""
         told = ", ".join(unset).replace("--cpus", f"--cpus ({at_work})" if at_work else "--cpus")
-        told = told.replace("--memory", f"--memory {gib}G" if gib else "--memory")
+        if gib:  # which ends the job where it is reached: a quarter more than is foreseen
+            told = told.replace("--memory", f"--memory {math.ceil(1.25 * gib)}G")
         of_node.append(f"unset, so the cluster's default: {told}")
     variables = ["HF_HUB_OFFLINE=1"] if job.options["carried"].get("offline") else []
     shows_it = job.platform == "local"  # the file that starts it, which a person may look into
