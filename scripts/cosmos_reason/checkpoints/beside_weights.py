@@ -60,17 +60,12 @@ def check(
     found = []
     for path, table in tables.items():
         if path.name == TOKENIZER:
-            ends = _ends(tables.get(path.with_name(GENERATION), {}))
+            ends = tables.get(path.with_name(GENERATION), {}).get("eos_token_id")
+            ends = ends if isinstance(ends, list) else [ends]
             found += _check_tokenizer(path, config, table, folder, template, ends)
         elif path.name in PROCESSORS:
             found += _check_sizes(path, config, table)
     return found
-
-
-def _ends(generation: Mapping) -> list:
-    """Return the ids of the tokens that end an answer."""
-    told = generation.get("eos_token_id")
-    return told if isinstance(told, list) else [told]
 
 
 def _check_tokenizer(
@@ -81,7 +76,8 @@ def _check_tokenizer(
         vocabulary = tokenizer["model"].get("vocab") or {}
         ids = [*words, *(vocabulary.values() if isinstance(vocabulary, dict) else ())]
         largest = max(ids, default=-1)
-        if any(type(one) is not int for one in ids) or not all(map(_is_text, words.values())):
+        are_texts = all(isinstance(word, str) for word in words.values())
+        if any(type(one) is not int for one in ids) or not are_texts:
             raise TypeError("an id that is no number, or a word that is no text")
     except (KeyError, TypeError, AttributeError) as problem:
         message = f"it is not of the form that tokenizers writes: {problem!r}"
@@ -123,10 +119,6 @@ def _check_tokenizer(
         )
         found.append(error("CKPT-TOKENIZER-OTHER", path, message))
     return found
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _check_sizes(path: Path, config: Mapping, processor: dict) -> list[Finding]:

@@ -122,8 +122,8 @@ def _name_alike(dataset: Survey, problems: dict[int, list[tuple[str, str]]]) -> 
 
 
 def _name_moved(dataset: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
-    """Where all missing media have absolute names, as of another machine, whose ends are files
-    below the media path, propose the command that shortens the names."""
+    """Propose the command that shortens names, where all missing media have absolute ones, as of
+    another machine, whose ends are files below the media path."""
     annotations = Path(dataset.annotations)
     if s3.is_uri(dataset.media_path) or not os.path.isdir(dataset.media_path):
         return
